@@ -7,16 +7,16 @@ Owns PostgreSQL: tasks, versions, staleness, fairness, the ledger. Postgres deci
 Folders are subjects; handlers, decisions and SQL are modules inside them. Imports go down this list only (pyproject.toml):
 
     service.py       consumers, periodic work and the tick
-    verbs/           which handler a job's verb has, and which answer an ask's verb
+    verbs/           the handler for each job's verb, and the answer for each ask's verb
     upkeep/          the outbox relay, deletion, lost steps, replicas, consistency of the stores
     reading/         answers about tasks and the deployment
     training/        tasks from submission to their end: admission, scores, steps, evaluations, aliases, homes
     accelerators/    accelerators that several base models share
     uploads/         packages and files of tenants
     tenancy/         accounts, keys, limits, shares, money, webhooks
-    base/            the database, its schema and roles, the outbox, the audit, and what handlers are given
+    base/            the database, its schema and roles, the outbox, the audit, and the handlers' context
 
-Programs of their own: doctor/ (rules that must always hold) · migrate.py (brings the schema to this version) · reconcile.py (one history
-from two stores that were restored from different backups) · record_access.py, tenant_access.py (accounts and roles while no scheduler
-runs) · plan.py (whether pools should share accelerators). settings.py
+Separate programs: doctor/ (checks invariants) · migrate.py (migrates the schema to this version) · reconcile.py (makes stores that were
+restored from different backups consistent) · record_access.py, tenant_access.py (accounts and roles while no scheduler
+runs) · plan.py (whether pools should share accelerators). settings.py has the settings.
 """

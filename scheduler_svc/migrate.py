@@ -1,8 +1,8 @@
-"""Migrate the database to this version's schema: `python -m scheduler_svc.migrate`. Idempotent, also when run concurrently.
+"""Migrates the database to this version's schema: `python -m scheduler_svc.migrate`. Idempotent and safe to run concurrently.
 
-With a superuser's address it makes the roles first; then the owner migrates, gives each role its rights (`base/rights.py`), and deletes
-rows of the audit that are kept no longer. Where the pools file shares no accelerator any more, it ends what was left open of them: a
-scheduler then looks at none of it.
+With a superuser's URL it creates the roles first; then the owner migrates, grants each role its rights (`base/rights.py`), and deletes
+expired audit rows. If the pools file shares no accelerator, it ends open slices and starts stopped clocks, since a
+scheduler without shared accelerators does not look at them.
 """
 
 import hashlib
@@ -23,10 +23,10 @@ from scheduler_svc.base.database import alembic_config, expected_revision
 
 
 def migrate(url: str, *, admin_url: str = "", app_url: str = "", audit_days: int = 0) -> None:
-    """Apply missing migrations, as the owner of the schema; with `admin_url`, make the roles of `base/rights.py` before.
+    """Apply missing migrations as the schema's owner; with `admin_url`, create the roles of `base/rights.py` first.
 
-    Roles get the passwords in the `passfile` of `admin_url`, and in `url` and `app_url`; where none is there, they keep theirs.
-    Raises: SystemExit, with one line, when the database does not answer, is of a newer version, or has no such roles.
+    Roles get the passwords in the `passfile` of `admin_url`, and in `url` and `app_url`; roles without one keep their password.
+    Raises: SystemExit, with one line, if the database does not answer, has a newer schema, or lacks the roles.
     """
     if admin_url:
         in_transaction(admin_url, lambda connection: roles.make_roles(connection, _passwords(admin_url, url, app_url)))
@@ -42,9 +42,9 @@ def migrate(url: str, *, admin_url: str = "", app_url: str = "", audit_days: int
 
 
 def give_rights(connection: Connection) -> None:
-    """Give each role its rights, unless this was done for this schema: the statements wait for all transactions of a running scheduler.
+    """Grant each role its rights, unless this was done for this schema: the statements wait for all transactions of a running scheduler.
 
-    Raises: SystemExit when the server lacks a role.
+    Raises: SystemExit if the server lacks a role.
     """
     if absent := roles.absent_roles(connection):
         raise SystemExit(
@@ -62,15 +62,15 @@ def give_rights(connection: Connection) -> None:
 
 
 def _expire_audit(connection: Connection, days: int) -> None:
-    """Only the owner of the schema may: the scheduler cannot delete what it has recorded."""
+    """Delete expired audit rows. Only the schema's owner may: the scheduler cannot delete its own records."""
     expired = text("DELETE FROM audit WHERE coalesce(hour, at) < now() - make_interval(days => :days)")
     connection.execute(expired, {"days": days})
 
 
 def end_sharing(connection: Connection) -> None:
-    """End open slices, and let the clocks of pools go: no leader will. Samplers and environments read the clocks in their bucket.
+    """End open slices and start stopped pool clocks, as no leader will. Samplers and environments read the clocks in their bucket.
 
-    No executor is awake then, and none reads a queue of its own: messages for tasks' homes go to their pool's queue.
+    Executors become cold, and none reads a queue of its own: messages for tasks' homes go to their pool's queue.
     """
     for statement in (_END_SLICES, _REST, _CLEAR_QUEUES, _RELEASE_CLOCKS):
         connection.execute(text(statement))
@@ -95,7 +95,7 @@ FROM released ORDER BY pool
 
 
 def _shares_nothing(pools_file: Path) -> bool:
-    """False also where the file cannot be read: the services will say so."""
+    """Whether the pools file shares no accelerator; False if it cannot be read, which the services will report."""
     try:
         return not read_accelerators(pools_file, {})
     except Fatal:

@@ -1,6 +1,6 @@
 """`python -m scheduler_svc.plan TRACE [--accelerators N] [--device-gib G]`: whether pools should share accelerators.
 
-`marlaas pools plan` runs it. It asks the scheduler's own decisions, and neither NATS nor PostgreSQL.
+`marlaas pools plan` runs it. It uses the scheduler's decision functions, and needs neither NATS nor PostgreSQL.
 """
 
 import argparse
@@ -18,7 +18,7 @@ UNBOUNDED = 2**62
 
 
 def lines(trace: Trace, found: Advice) -> list[str]:
-    """The advice in sentences and tables."""
+    """The advice as lines of sentences and tables."""
     told = [f"{len(trace.tasks)} tasks of {len(found.bubble)} pools, {sum(len(one.steps) for one in trace.tasks)} steps", ""]
     told.append(f"{'pool':<20} {'idle alone':>10} {'switch':>9}")
     told += [f"{pool:<20} {found.bubble[pool]:>10.0%} {found.switch_s[pool]:>7.2f} s" for pool in sorted(found.bubble)]

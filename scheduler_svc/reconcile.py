@@ -1,8 +1,8 @@
-"""Reconcile two stores with diverged histories: `python -m scheduler_svc.reconcile`, with all services stopped.
+"""Reconciles two stores with diverged histories: `python -m scheduler_svc.reconcile`, with all services stopped.
 
-PostgreSQL decides what was trained. Groups in flight become void and are refilled, since their messages may be lost or
-belong to the other history. Versions unknown to PostgreSQL are dropped, and the task resumes from the version that it has.
-A task whose checkpoint NATS no longer has is paused, with the reason. Idempotent.
+PostgreSQL decides what was trained. Groups in flight are voided and refilled, since their messages may be lost or
+belong to the other history. Versions unknown to PostgreSQL are dropped, and tasks resume from their versions in PostgreSQL.
+A task whose checkpoint is missing in NATS is paused, with the reason. Idempotent.
 """
 
 import asyncio
@@ -46,15 +46,15 @@ class Reconciliation:
 
     reason: str
     voided: dict[str, int] = field(default_factory=dict[str, int])
-    """Task → groups in flight that became void, and are refilled."""
+    """Task → number of groups in flight that were voided, to be refilled."""
     paused: dict[str, str] = field(default_factory=dict[str, str])
-    """Task → why it cannot resume."""
+    """Task → reason why it cannot resume."""
     unknown: list[str] = field(default_factory=list[str])
-    """Tasks that only NATS has; their owners must resubmit them."""
+    """Tasks known only to NATS; their owners must resubmit them."""
 
 
 async def accept(database: Database, bus: Bus) -> Reconciliation | None:
-    """Make one history of both; None when they have one. Raises: Retry when a store is unavailable."""
+    """Make both stores agree on one history; None if they already do. Raises: Retry if a store is unavailable."""
     reason = await outbox.difference(database, bus)
     if reason is None:
         return None
@@ -63,7 +63,7 @@ async def accept(database: Database, bus: Bus) -> Reconciliation | None:
     async with database.transaction() as tx:
         last_sequence = await groups.last_sequence(tx.connection)
     # Recreated, not purged: a stream remembers message ids, and would drop new messages as duplicates of old ones.
-    # Sequences that PostgreSQL refers to are not reused.
+    # Sequences referenced by PostgreSQL are not reused.
     for stream in (*streams.IN_FLIGHT, streams.WEIGHTS):
         await bus.declarations.recreate(stream, first_sequence=last_sequence + 1)
     stored = {blob.name for blob in await Blobs(bus).listed() if blob.is_whole}
@@ -95,11 +95,11 @@ async def accept(database: Database, bus: Bus) -> Reconciliation | None:
 
 
 async def _prepare_live_task(tx: Transaction, task: Task, stored: set[str], done: Reconciliation) -> None:
-    """Void the work in flight of a live, locked task, so that it resumes from its version; pause it where that is not stored."""
+    """Void the work in flight of a live, locked task, so that it resumes from its version; pause it if that version is not stored."""
     done.voided[task.id] = await void_live_groups(tx.connection, task, DETAIL, paid_as=VoidReason.FAILED)
     await steps.withdraw_steps(tx.connection, task.id)
     if task.state == TaskState.SUBMITTED:
-        await tasks.change(tx.connection, task.id, family=None)  # so that its environment is checked for the new history
+        await tasks.change(tx.connection, task.id, family=None)  # its environment is checked anew in the new history
     elif missing := [name for name in await steps.restored_from(tx.connection, task) if name not in stored]:
         why = (
             f"version {task.version} needs {missing[0]}, which is not in the blob store of NATS; restore a later one and resume, or cancel"
@@ -110,7 +110,7 @@ async def _prepare_live_task(tx: Transaction, task: Task, stored: set[str], done
 
 
 async def _reconcile_dead_letters(connection: AsyncConnection, bus: Bus) -> None:
-    """Record exactly the dead letters that NATS has."""
+    """Make the recorded dead letters equal to those in NATS."""
     last = 0
     async for letter in bus.streams.stored(streams.FAILED, "failed.>"):
         last = letter.sequence
@@ -123,9 +123,10 @@ async def _reconcile_dead_letters(connection: AsyncConnection, bus: Bus) -> None
 
 
 async def _delete_stale_statuses(bus: Bus, known: dict[str, bool]) -> list[str]:
-    """Delete the status of tasks that are not `known` (task → whether it is live); returns these.
+    """Delete the statuses of tasks that are not in `known` (task → whether it is live); returns these tasks.
 
-    The status of live tasks that NATS has as ended goes too: services would drop their work until the relay publishes the new one.
+    Statuses of live tasks that NATS shows as ended are deleted too: services would drop their work until the relay publishes the new
+    status.
     """
     statuses = await bus.kv.values(TASKS_BUCKET, TaskStatus)
     unknown = sorted(status.task for status in statuses if status.task not in known)
@@ -152,7 +153,7 @@ async def _run(settings: SchedulerSettings) -> int:
     async with await Database.connect(settings.database_url) as database, await connect_bus(settings, "accept") as bus:
         try:
             await bus.declare(replicas=settings.nats_replicas)
-            async with database.alone(RELAY_LOCK):  # waits for a scheduler that still runs
+            async with database.alone(RELAY_LOCK):  # waits for a running scheduler to stop
                 done = await accept(database, bus)
         except MarlaasError as error:
             sys.stderr.write(f"accept: {error}\n")

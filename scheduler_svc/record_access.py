@@ -1,6 +1,6 @@
 """`python -m scheduler_svc.record_access`: record accounts and keys while no scheduler runs, for `marlaas containers accounts`.
 
-Input: a `SetAccess` in JSON a line, or nothing. Output: what is recorded then, a `TenantAccess` in JSON a line, the operators' first.
+Input: one `SetAccess` in JSON per line, or nothing. Output: all recorded access, one `TenantAccess` in JSON per line, the operators' first.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ ALL = 2**31 - 1
 
 
 async def record_access(database: Database, requests: Sequence[SetAccess]) -> list[TenantAccess]:
-    """Record all of them or none; returns the access of everyone. Raises: Reject with the reason."""
+    """Record all requests or none; returns the access of all tenants. Raises: Reject with the reason."""
     async with database.transaction() as tx:
         for request in requests:
             await set_access(tx, request)

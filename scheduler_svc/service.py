@@ -53,21 +53,21 @@ from scheduler_svc.verbs.job_intake import JobIntake
 
 LOST_STEPS_EVERY_S = 60.0
 STORE_EVERY_TICKS = 5
-"""Ticks between checks of how full the blob store is."""
+"""Ticks between checks of the blob store's fill level."""
 STALLS_EVERY_S = 30.0
 LONG_SESSIONS_EVERY_S = 10.0
 RETENTION_EVERY_S = 600.0
 PACKAGES_EVERY_S = 300.0
 OLD_KEYS_EVERY_S = 600.0
 STORED_EVERY_S = 300.0
-"""Seconds between looks at what is stored; an hour is recorded once, by the first."""
+"""Seconds between recordings of stored bytes; an hour is recorded once, by the first."""
 SPACING_S = 0.03
-"""Pause between transactions that settle scores, and between admissions: under load one transaction serves many messages."""
+"""Minimum seconds between transactions that settle scores, and between admissions: under load one transaction serves many messages."""
 CHECKED_BATCH_SIZE = 4
-"""Maximum tasks started in one transaction: of many submitted together, the first start while the others are checked."""
+"""Maximum tasks started in one transaction: of many submitted together, the first start while others are still being checked."""
 SETTLEMENT_BATCH_SIZE = 256
 POSTPONED_S = 5.0
-"""Pause after an error that is not the database's unavailability, and may repeat."""
+"""Seconds of pause after an error other than an unavailable database, which may recur."""
 
 CONSUMERS = {
     streams.SCHEDULER_CHECKED: (handle_environment_checks, CHECKED_BATCH_SIZE, 0.0),
@@ -78,15 +78,16 @@ CONSUMERS = {
     streams.SCHEDULER_LEASES: (handle_lease_answers, SETTLEMENT_BATCH_SIZE, 0.0),
     streams.SCHEDULER_FAILED: (handle_dead_letters, SETTLEMENT_BATCH_SIZE, 0.0),
 }
-"""Consumer → its handler, the maximum messages of a batch, and the pause between batches in seconds.
+"""Consumer → its handler, the maximum messages per batch, and the pause between batches in seconds.
 
-Leases are read only where an accelerator is shared."""
+Leases are consumed only if an accelerator is shared.
+"""
 
 log = structlog.get_logger()
 
 
 class Scheduler:
-    """One scheduler replica. Durable state is in PostgreSQL; only live replicas and load are kept in memory."""
+    """One scheduler replica. Durable state is in PostgreSQL; memory has only live replicas and load."""
 
     def __init__(
         self, settings: SchedulerSettings, bus: Bus, database: Database, pools: Pools, accelerators: Accelerators | None = None
@@ -103,7 +104,7 @@ class Scheduler:
         self._oversubscription = OversubscriptionController(settings.oversubscription, settings.most_oversubscription)
         self._shares_samplers = any(pool.samplers_on for pool in pools.values())
         self._parked = frozenset[str]()
-        """Pools that were parked at the last look."""
+        """Pools that were parked at the last admission or tick."""
         sources = Sources.of(bus, database, pools, lambda: self._replicas.reports, self._capacities, lambda: self._replicas.troubles)
         self._tenant_deletion = TenantDeletion(database, bus, self._collector, self._relay.wake)
         self._asks = Asks(bus, sources)
@@ -132,7 +133,7 @@ class Scheduler:
         self._intake = JobIntake(bus, context)
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as runners:
             runners.create_task(self._replicas.watch())
             runners.create_task(self._asks.run())
@@ -183,12 +184,12 @@ class Scheduler:
                 self._admission_wanted.set()
 
     def _capacities(self) -> dict[str, Capacity]:
-        """What may be in flight in each pool that has a live sampler."""
+        """Capacity for work in flight, by pool with a live sampler."""
         decoded = {pool: samplers.times(1) for pool, samplers in self._replicas.samplers.items()}
         return capacities(decoded, self._oversubscription.factor, self._parked)
 
     async def _pool_times(self, connection: AsyncConnection) -> PoolTimes:
-        """Without a query where no pool's sampler shares an accelerator."""
+        """Clocks of pools now; without a query if no pool's sampler shares an accelerator."""
         if not self._shares_samplers:
             return PoolTimes(self._bus.clock.now_s())
         times = PoolTimes(self._bus.clock.now_s(), await deadlines.pool_clocks(connection))
@@ -228,7 +229,7 @@ class Scheduler:
             await served.forget_requests(tx.connection)
 
     async def apply_retention(self) -> None:
-        """Announce and delete what tenants keep for so many days only."""
+        """Announce and delete data whose retention days are over."""
         await apply_retention(self._database, self._bus, self._collector, self._relay.wake)
 
     async def _clean_packages(self) -> None:
@@ -276,7 +277,7 @@ class Scheduler:
             metrics.OVERSUBSCRIPTION.labels(pool).set(self._oversubscription.factor(pool))
 
     async def _each(self, found: Collection[str], change: Callable[[Transaction, str], Awaitable[None]]) -> None:
-        """Change each task in a transaction of its own, so that an error with one does not affect the others."""
+        """Change each task in its own transaction, so that an error in one does not affect the others."""
         for task in sorted(found):
             try:
                 async with self._context.transaction() as tx:

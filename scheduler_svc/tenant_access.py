@@ -1,4 +1,4 @@
-"""`python -m scheduler_svc.tenant_access grant|revoke|list [TENANT]`: roles of PostgreSQL that read one tenant's rows."""
+"""`python -m scheduler_svc.tenant_access grant|revoke|list [TENANT]`: manages PostgreSQL roles that read one tenant's rows."""
 
 import argparse
 import sys

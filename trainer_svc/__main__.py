@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from trainer_svc.state.resident import Residents
 
 PREFETCHED_BATCHES = 2
-"""Batches in progress beyond those that compute: one is read, one is published."""
+"""Batches in progress beyond those that are computed: one being read, one being published."""
 MAX_WAITING_BATCHES = 64
-"""Batches that wait for their tenant's turn, in a pool with one trainer. Where others live, what waits here would be kept from them."""
+"""Batches that may wait for their tenant's turn in a pool's only trainer. With other trainers alive, waiting here would withhold them."""
 
 log = structlog.get_logger()
 
@@ -60,10 +60,10 @@ async def _train_alone(running: Running[TrainerSettings], pool: Pool) -> None:
 
 
 async def _train_in_turns(running: Running[TrainerSettings], pool: Pool) -> None:
-    """As an executor of a shared accelerator."""
+    """Run as an executor of a shared accelerator."""
     settings, bus = running.settings, running.bus
     place = placed(Identity(settings.accelerator, "trainer", settings.pool, settings.replica), settings.pools_file)
-    if not place.accelerator.on_cpu:  # before it is pinned: other executors of the GPU have the same cores
+    if not place.accelerator.on_cpu:  # before pinning, since a GPU's other executors share these cores
         await asyncio.to_thread(_import_heavy)
     cores = _cores_of_learner(settings.cores, place)
     made = await _trainer(running, pool, await asyncio.to_thread(budget_bytes, place.accelerator), cores)
@@ -88,7 +88,7 @@ async def _run(
     *consumers: Coroutine[Any, Any, None],
     busy: Callable[[], dict[str, float]] = dict,
 ) -> None:
-    """Run `consumers` and what runs beside them, until cancelled. `busy`: more figures of the report."""
+    """Run `consumers` and the background work until cancelled. `busy`: further figures for the replica's report."""
     settings = running.settings
 
     def report() -> ReplicaReport:
@@ -107,7 +107,7 @@ def _detail(settings: TrainerSettings, *, is_awake: bool) -> str:
 
 
 async def _share_batches(bus: Bus, pool: str, replica: str, slots: Slots, gate: "Gate") -> None:
-    """Hold waiting batches only while this is the pool's one trainer, until cancelled."""
+    """Hold waiting batches only while this is the pool's only trainer; runs until cancelled."""
     is_alone = True
 
     async def look() -> None:
@@ -124,7 +124,7 @@ async def _share_batches(bus: Bus, pool: str, replica: str, slots: Slots, gate: 
 
 
 def _pin(cores: tuple[int, ...]) -> None:
-    """Pin this process to the cores; threads that start later inherit it. Raises: Fatal."""
+    """Pin this process to the cores; threads that start later inherit the affinity. Raises: Fatal."""
     try:
         pin(cores)
     except OSError as error:
@@ -132,9 +132,9 @@ def _pin(cores: tuple[int, ...]) -> None:
 
 
 def _cores_of_learner(cores: tuple[int, ...], place: Placed) -> tuple[int, ...]:
-    """Cores for the learner's thread alone, as all others run while another computes there; none where this process is pinned.
+    """Reserve the cores for the learner's thread, since other threads run even while another executor computes there; returns the cores.
 
-    It is pinned to its cores on a shared GPU, and where it has no others. Raises: Fatal.
+    Empty if the whole process is pinned instead: on a shared GPU, or if there are no other cores. Raises: Fatal.
     """
     before = os.sched_getaffinity(0)
     _pin(cores)
@@ -148,8 +148,10 @@ def _cores_of_learner(cores: tuple[int, ...], place: Placed) -> tuple[int, ...]:
 
 
 async def _trainer(running: Running[TrainerSettings], pool: Pool, budget: int | None, cores: tuple[int, ...]) -> _Made:
-    """Import torch, which takes seconds, outside the event loop, so that health probes and NATS are answered; then load the model.
-    `budget`: bytes of a shared accelerator, where it is loaded by the first wake. `cores`: of the learner's thread."""
+    """Import torch, which takes seconds, in a thread, so that health probes and NATS are served meanwhile; then load the model.
+
+    `budget`: device bytes on a shared accelerator, where the first wake loads the model. `cores`: for the learner's thread.
+    """
     settings = running.settings
     running.health.detail = f"loading base model {pool.model}"
     await asyncio.to_thread(_import_heavy)

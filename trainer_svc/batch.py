@@ -1,4 +1,4 @@
-"""Trajectories that a TrainBatch names, validated against it. Pure."""
+"""Trajectories of a TrainBatch, validated against it. Pure."""
 
 import math
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class Trajectory:
     reward: float
     truncated: bool
     components: Mapping[str, float] = field(default_factory=dict)
-    """Parts of the reward by name, for metrics and rank weights."""
+    """Reward components by name, for metrics and rank weights."""
 
     @cached_property
     def sampled_tokens(self) -> int:
@@ -32,17 +32,17 @@ class Trajectory:
 
     @cached_property
     def attempt(self) -> Attempt:
-        """The part that reward shaping reads."""
+        """Inputs of reward shaping."""
         return Attempt(self.reward, self.sampled_tokens, longest_run(self.sampled_T.tobytes()), self.components)
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Attempts at one prompt, by member number."""
+    """Attempts at one prompt, ordered by member number."""
 
     group: int
     staleness: int
-    """Versions between the policy that sampled the group and the policy that is updated."""
+    """Number of versions from the policy that sampled the group to the policy that is updated."""
     trajectories: tuple[Trajectory, ...]
 
 
@@ -54,7 +54,7 @@ def sequences_of(batch: TrainBatch) -> list[int]:
 def assemble(batch: TrainBatch, messages: Mapping[int, TrajectoriesScored], vocabulary: int) -> list[Group]:
     """The batch's groups and members in numerical order, so that the order of arrival cannot change the step.
 
-    Raises: Reject, naming group and member, when a message contradicts the batch or cannot be trained on.
+    Raises: Reject, naming group and member, if a message contradicts the batch or cannot be trained on.
     """
     groups = sorted(batch.groups, key=lambda group: group.group)
     if len({group.group for group in groups}) != len(groups):

@@ -1,4 +1,4 @@
-"""Gate before a trainer's slots: closed while the trainer is parked, and a count of the batches that are behind it."""
+"""Gate before a trainer's slots: closed while the trainer is parked; counts the batches before and behind it."""
 
 import asyncio
 from collections.abc import Generator
@@ -16,11 +16,11 @@ class Gate:
         self._idle = asyncio.Event()
         self._idle.set()
         self.waiting = 0
-        """Batches before the gate."""
+        """Batches waiting before the gate."""
         self.behind = 0
-        """Batches that are read, trained, published or announced."""
+        """Batches being read, trained, published or announced."""
         self.publishing = 0
-        """Of these, steps that were computed, and whose version is being stored or announced."""
+        """Batches among `behind` whose step was computed, and whose version is being stored or announced."""
 
     def close(self) -> None:
         self.is_closed = True
@@ -30,12 +30,12 @@ class Gate:
         self._notify()
 
     def note_others(self, have: bool) -> None:
-        """Whether other trainers of the pool live, which may take what waits here while this one is parked."""
+        """Set whether other live trainers of the pool may take the batches that wait here while this one is parked."""
         self._has_others = have
         self._notify()
 
     async def passed(self) -> None:
-        """Wait until the gate is open. Raises: HandedBack when the batch need not wait here."""
+        """Wait until the gate is open. Raises: HandedBack if another trainer can take the batch."""
         self.waiting += 1
         try:
             while self.is_closed:
@@ -65,7 +65,7 @@ class Gate:
             self.publishing -= 1
 
     async def idle(self, within_s: float | None) -> bool:
-        """Wait until no batch is behind the gate; False when some still are after `within_s` seconds (None: no bound)."""
+        """Wait until no batch is behind the gate; False if some still are after `within_s` seconds (None: no limit)."""
         try:
             async with asyncio.timeout(within_s):
                 while self.behind:
@@ -75,6 +75,6 @@ class Gate:
             return False
 
     def _notify(self) -> None:
-        """Have each waiting batch look again."""
+        """Wake all waiting batches to re-check the gate."""
         self._changed.set()
         self._changed = asyncio.Event()

@@ -1,10 +1,9 @@
-"""Learner: the one thread that computes with the base model, and its queue of steps, first in, first out.
+"""Learner: the only thread that computes with the base model, and its queue of steps, first in, first out.
 
 With `shared_steps` above 1, queued steps run together, as many as fill a micro-batch. A full micro-batch runs alone; a step never waits for
-others to batch with. It is always the same thread, because OpenMP keeps a pool of workers for each thread that uses it. Blobs are written
-and read in other threads, so a step does not wait for the disk.
-
-A parked learner computes nothing. Its thread ends the step in progress, hands back the queued ones, and then moves the base model.
+others to batch with. It is always the same thread, because OpenMP keeps a pool of workers for each thread that uses it. Other threads write
+and read blobs, so a step does not wait for the disk.
+A parked learner computes nothing. Its thread finishes the step in progress, hands back the queued ones, and then moves the base model.
 """
 
 import asyncio
@@ -52,13 +51,13 @@ PARKED = "the trainer is parked"
 class Trained:
     step: StepResult
     waited_s: float
-    """Time in the queue."""
+    """Seconds in the queue."""
 
 
 class Learner:
     """The base model and the thread that may use it.
 
-    Methods that compute raise Fatal when the device broke, Retry when memory is used up, and HandedBack while the learner is parked.
+    Methods that compute raise Fatal if the device broke, Retry if it is out of memory, and HandedBack while the learner is parked.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class Learner:
         load: Callable[[], Policy] | None = None,
         needs: MemoryNeeds | None = None,
     ) -> None:
-        """`policy`: None to begin in tier `none`, which needs `load`, the loading of the base model, and its estimated `needs`."""
+        """`policy`: None to start in tier `none`, which needs `load`, which loads the base model, and its estimated `needs`."""
         self._policy = policy
         self._thread = thread
         self._budget_tokens = budget_tokens
@@ -84,15 +83,19 @@ class Learner:
             self._keep(policy)
         self._queue: deque[_QueuedStep] = deque()
         self.waiting = 0
-        """Jobs that are queued or running."""
+        """Jobs queued or running."""
         self.meter = ServiceMeter()
 
     @classmethod
     async def start(
         cls, pool: Pool, *, device: str, threads: int, shared_steps: int = 1, budget: int | None = None, named: str = "", cores: Cores = ()
     ) -> "Learner":
-        """Load the pool's base model; with a `budget`, bytes of a shared accelerator, at the first `wake`. `named`: as in the pools file.
-        `cores`: of the thread, and of OpenMP's workers; none: the process's. Raises: Fatal when it or the device cannot be used."""
+        """Load the pool's base model, or with a `budget`, the bytes of a shared accelerator, defer loading to the first `wake`.
+
+        `named`: as in the pools file. `cores`: of the thread and of OpenMP's workers; empty: the process's. Raises: Fatal if the model or
+        the
+        device cannot be used.
+        """
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="learner", initializer=pin, initargs=(cores,))
 
         def load() -> Policy:
@@ -108,7 +111,7 @@ class Learner:
 
     @property
     def policy(self) -> Policy:
-        """Raises: HandedBack when no base model is loaded."""
+        """The loaded base model. Raises: HandedBack if none is loaded."""
         if self._policy is None:
             raise HandedBack(PARKED)
         return self._policy
@@ -119,36 +122,36 @@ class Learner:
 
     @property
     def tier(self) -> Tier:
-        """Where the base model is."""
+        """Tier of the base model."""
         return Tier.NONE if self._policy is None else self._policy.tier
 
     @property
     def needs(self) -> MemoryNeeds:
-        """Estimated before the base model is loaded for the first time."""
+        """Memory needs; estimated until the base model is first loaded."""
         assert self._needs is not None
         return self._needs
 
     async def pause(self) -> None:
-        """Begin no step any more; returns when the one in progress has ended. Queued steps raise HandedBack."""
+        """Start no further step; returns once the step in progress has ended. Queued steps raise HandedBack."""
         self._is_parked = True
         await self.in_thread(lambda: None)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Run `work` in the learner's thread, between steps; what it worked with is free before the next."""
+        """Run `work` in the learner's thread, between steps; its memory is free before the next step."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def park(self, tier: Tier) -> None:
-        """`pause`, then move the base model to `tier`, or where it is already deeper, leave it there.
+        """`pause`, then move the base model to `tier`, unless it is already in a deeper one.
 
-        Raises: ValueError for a tier that it cannot wake from.
+        Raises: ValueError for a tier from which it cannot wake.
         """
         await self.pause()
         await self.in_thread(partial(self._move_to, tier))
 
     async def wake(self) -> None:
-        """The base model on the device, its canary compared with that of the first load; then steps are computed again.
+        """Bring the base model to the device, compare its canary with the first load's, and resume computing.
 
-        Raises: NoMemory, WrongState or Fatal, and the learner stays parked.
+        Raises: NoMemory, StateMismatch or Fatal; the learner then stays parked.
         """
         await self.in_thread(self._bring_back)
         self._is_parked = False
@@ -171,7 +174,7 @@ class Learner:
         failed: Exception | None = None
         try:
             self._keep(self._load())
-        except Fatal as error:  # of the model's folder, which somebody may put back
+        except Fatal as error:  # about the model's folder, which may be restored
             failed = StateMismatch(str(error))
         except Exception as error:
             failed = classify_move_error(error, "the base model")
@@ -180,7 +183,7 @@ class Learner:
             raise failed
 
     def _keep(self, policy: Policy) -> None:
-        """Compute with `policy` from now on. Raises: WrongState when an earlier one had another canary."""
+        """Compute with `policy` from now on. Raises: StateMismatch if an earlier one had a different canary."""
         if self._canary_N is not None:
             require_canary(policy.canary_N, self._canary_N, policy.device, policy.dtype)
         self._canary_N = policy.canary_N
@@ -188,15 +191,15 @@ class Learner:
         self._policy = policy
 
     async def begin(self, task: str, spec: TaskSpec, start: Path | None = None) -> Resident:
-        """Version 0, from the spec's seed or from the adapter in folder `start`.
+        """Version 0 of a task, from the spec's seed or from the adapter in folder `start`.
 
-        Raises: Reject when the base model has none of the targets, or the adapter has another shape.
+        Raises: Reject if the base model has none of the targets, or the adapter has another shape.
         """
         self._require_awake()
         return await self._run(task, lambda: initial_resident(self.policy, task, spec, start), self.needs.advice(spec))
 
     async def restore(self, folder: Path, task: str, version: int, spec: TaskSpec) -> Resident:
-        """State in a checkpoint. Raises: Reject when it is not the expected one, or was made for another base model."""
+        """State from a checkpoint folder. Raises: Reject if it is not the expected one, or was made for another base model."""
         self._require_awake()
         with device_errors(self.needs.advice(spec)):
             resident = await asyncio.to_thread(read_checkpoint, folder, task, version, spec, self.policy.device)
@@ -224,7 +227,7 @@ class Learner:
             raise HandedBack(PARKED)
 
     def _run_next(self) -> None:
-        """Run the queue's first step and those that fit beside it. The thread calls this once for each queued step."""
+        """Run the queue's first step and those that fit beside it. Called in the thread once per queued step."""
         queued = self._dequeue()
         if self._is_parked:
             for one in queued:
@@ -249,7 +252,7 @@ class Learner:
                 log.warning("shared_step_failed", tasks=len(open_), error=f"{type(error).__name__}: {error}")
         if failed is None:
             return
-        for index in open_:  # outside the handler, the memory of the failed computation is free
+        for index in open_:  # outside the handler, where the failed computation's memory is free
             retries = len(queued) > 1 and not isinstance(classify_device_error(failed), Fatal)
             queued[index].resolve(self._run_alone(queued[index], started_s) if retries else failed)
 
@@ -274,7 +277,7 @@ class Learner:
         return found
 
     async def write(self, resident: Resident, spec: TaskSpec, adapter: Path, checkpoint: tuple[Origin, Path] | None) -> None:
-        """Write the resident's adapter folder, for engines, and, with an origin, its checkpoint folder, for training."""
+        """Write the resident's adapter folder, for engines, and, with `checkpoint`, its checkpoint folder, for training."""
 
         dtype, base = self.policy.dtype, self.policy.hub_model
 
@@ -301,7 +304,7 @@ class Learner:
 
 
 def _free() -> None:
-    """Free what is no longer used: a model's modules refer to each other."""
+    """Free unreferenced memory: a model's modules form reference cycles."""
     gc.collect()
     return_freed_memory()
     if torch.cuda.is_available():
@@ -316,7 +319,7 @@ class _QueuedStep:
     groups: Sequence[Group]
     spec: TaskSpec
     need: str
-    """Estimated memory and the setting to lower, for the error when memory is used up."""
+    """Estimated memory and the setting to lower, for out-of-memory errors."""
     queued_s: float
     future: "asyncio.Future[Trained]"
 
@@ -340,7 +343,7 @@ class _QueuedStep:
 
 
 def initial_resident(policy: Policy, task: str, spec: TaskSpec, start: Path | None = None) -> Resident:
-    """Version 0 of a task on this policy's device; `start`: folder of the adapter to begin with instead of a fresh one."""
+    """Version 0 of a task on this policy's device; `start`: folder of an adapter to start from instead of a fresh one."""
     layout, params = initial_adapter(spec.lora, spec.seed, policy.layers)
     if start is not None:
         params = read_adapter(start, layout)

@@ -1,8 +1,8 @@
 """A trainer as an executor of a shared accelerator: `common.accelerators.Parkable`.
 
-Parking never interrupts a step: the learner ends the one in progress and hands back those that it has queued, their versions are stored,
-then the tasks' states and the base model leave the device. Nothing is pulled until the next wake. Waking compares the base model's canary
-before anything is computed; each task's state comes back with its next step.
+Parking never interrupts a step: the learner finishes the step in progress and hands back queued ones, finished versions are stored,
+then the tasks' states and the base model leave the device. No batch is pulled until the next wake. Waking compares the base model's canary
+before any computation; each task's state returns with its next step.
 """
 
 import time
@@ -14,17 +14,18 @@ from trainer_svc.service import Trainer
 from trainer_svc.state.resident import Residents
 
 PUBLISHED_WITHIN_S = 5.0
-"""Minimum time that parking waits for versions to be stored: without NATS this never ends. Such a state is parked once it is stored."""
+"""Minimum seconds that parking waits for versions to be stored; without NATS storing never ends. A late state is parked once it is stored.
+"""
 
 SAMPLES_WITHIN_S = 1.0
-"""Maximum time that parking waits for samples of steps, which nothing else waits for: to encode them is work of this slice."""
+"""Maximum seconds that parking waits for samples of steps, which block nothing else: encoding them is work of this slice."""
 
 
 class TrainerExecutor:
-    """Begins parked where the learner has no base model on its device."""
+    """Parkable trainer. Starts parked if the learner has no base model on its device."""
 
     def __init__(self, trainer: Trainer, learner: Learner, residents: Residents, slots: Slots) -> None:
-        """`slots`: of the consumer of batches, closed while the trainer is parked."""
+        """`slots`: of the batches' consumer, closed while the trainer is parked."""
         self._trainer = trainer
         self._learner = learner
         self._residents = residents
@@ -38,12 +39,12 @@ class TrainerExecutor:
 
     @property
     def device_bytes(self) -> int:
-        """Base model, states of tasks, and the largest step, by the estimate of a pool's memory."""
+        """Bytes of the base model, the tasks' states, and the largest step, by the estimate of a pool's memory."""
         return self._learner.needs.awake_bytes(self._residents.ranks) + self._residents.size_bytes
 
     @property
     def host_bytes(self) -> int:
-        """Base model and states of tasks; on a CPU these are pages that the kernel may reclaim (`device/memory.py`)."""
+        """Bytes of the base model and the tasks' states; on a CPU these are pages that the kernel may reclaim (`device/memory.py`)."""
         return self._learner.needs.weights_bytes + self._residents.size_bytes + self._residents.host_bytes
 
     @property
@@ -54,23 +55,23 @@ class TrainerExecutor:
         return Load(meter.running, begun, meter.left_s, messages=begun, preparing=max(0, gate.behind - begun))
 
     def end_drain(self) -> None:
-        """Nothing: a step cannot be frozen, and the accelerator's lock is held until it has ended."""
+        """No-op: a step cannot be frozen, and the accelerator's lock is held until it has ended."""
 
     def taken(self) -> WorkDone:
         return self._learner.meter.taken()
 
     async def wake(self) -> None:
-        """Raises: NoMemory, WrongState or Fatal, and the trainer stays parked."""
+        """Wake the learner and the states, then open the gate. Raises: NoMemory, StateMismatch or Fatal; the trainer then stays parked."""
         await self._learner.wake()
         self._residents.wake()
         self._trainer.gate.open()
         self._slots.open()
 
     async def park(self, tier: Tier, drain_s: float | None) -> float:
-        """Seconds from the end of all that was in progress. A step in progress is waited for, however long it takes; `drain_s` bounds the
-        wait for its version's storage.
+        """Park in `tier`; returns the seconds of the move alone, after all work in progress has ended.
 
-        Raises: ValueError for a tier that it cannot wake from.
+        A step in progress is waited for, however long it takes; `drain_s` bounds the wait until its version is stored.
+        Raises: ValueError for a tier from which it cannot wake.
         """
         self._pull_nothing()
         await self._learner.pause()

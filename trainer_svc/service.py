@@ -1,10 +1,10 @@
-"""The handler: TrainBatch → WeightUpdated.
+"""Handler: TrainBatch → WeightUpdated.
 
-Many batches may wait here for few slots, which tenants get in fair order by the seconds that their steps take; only a batch that has
-a slot is read and trained. While the trainer is parked (`parking.py`), batches whose step has not begun wait with their message alone,
-or are handed back where other trainers of the pool live, which is no failed attempt (`common/bus/handling.py`).
+Many batches may wait here for few slots, which tenants get in fair order by the seconds that their steps take; only a batch with
+a slot is read and trained. While the trainer is parked (`parking.py`), batches whose step has not begun hold only their message,
+or are handed back if other trainers of the pool are alive, which is no failed attempt (`common/bus/handling.py`).
 
-It may run twice for one batch. An announced step is announced unchanged, not retrained. Any other is trained from the
+The handler may run twice for one batch. An announced step is announced unchanged, not retrained. Any other is trained from the
 checkpoint that the batch names, and its blobs are named by their content.
 """
 
@@ -37,12 +37,12 @@ from trainer_svc.state.step_recording import Recording, lineage_of, origin_of, w
 
 MAX_CONCURRENT_READS = 32
 MIN_MOVE_S = 1.0
-"""Minimum cost of a step away from its task's home, also before the first state was restored."""
+"""Minimum seconds that a step away from its task's home costs, used until a state was restored."""
 TRAINED_TOKENS = Counter("marlaas_trainer_tokens_total", "Tokens trained on, padding not counted")
 PHASES = ("read", "restore", "wait", "score", "forward_backward", "optimizer", "publish")
-"""Phases with a metric `<phase>_s`. Listed because environments name other metrics, and labels must be few."""
+"""Phases with a metric `<phase>_s`. Listed explicitly, because environments add other metrics, and labels must be few."""
 COMPUTED = ("score", "forward_backward", "optimizer")
-"""Phases in which a step has the device to itself; its tenant is charged for these."""
+"""Phases in which a step uses the device exclusively; its tenant is charged for these."""
 PHASE_S = Histogram(
     "marlaas_trainer_phase_seconds",
     "Time that a step spends in each phase",
@@ -61,7 +61,7 @@ STEP_MEANS = (
     "reward_mean", "zero_variance_share", "advantage_std", "entropy", "kl_sampler", "kl_base", "clip_fraction", "grad_norm",
     "response_length", "truncated_share", "effective_sample_share",
 )  # fmt: skip
-"""Metrics of a step that are exported summed over all tasks; each task's own are in its events."""
+"""Step metrics that are exported summed over all tasks; each task's own are in its events."""
 STEP_METRIC = Summary("marlaas_trainer_step_metric", "Metrics of steps, by name: sum and count", ["metric"])
 TRAINED = Counter("marlaas_trainer_trained_trajectories_total", "Trajectories trained on, by staleness in versions", ["staleness"])
 SKIPPED = Counter("marlaas_trainer_skipped_updates_total", "Updates skipped because their numbers were not finite")
@@ -70,10 +70,10 @@ log = structlog.get_logger()
 
 
 class Trainer:
-    """Trains the tasks of one pool, a batch at a time."""
+    """Handler of batches for the tasks of one pool."""
 
     def __init__(self, bus: Bus, learner: Learner, residents: Residents, pool: str, *, checkpoint_every: int = 1, slots: int = 3) -> None:
-        """`slots`: batches that are read, trained or published concurrently."""
+        """`slots`: batches read, trained or published concurrently."""
         self._bus = bus
         self._blobs = Blobs(bus)
         self._learner = learner
@@ -86,16 +86,17 @@ class Trainer:
         self.samples = SampleKeeper(bus)
 
     def busy(self) -> dict[str, float]:
-        """Load figures of the replica's report."""
+        """Load figures for the replica's report."""
         steps = self._learner.waiting + self._slots.waiting + self.gate.waiting
         return {"steps": float(steps), "residents": float(len(self._residents))}
 
     def move_s(self) -> float:
-        """Seconds that a task's step costs more where its state is not: it is restored here, and at its home afterwards."""
+        """Extra seconds of a task's step away from its home: its state is restored here, and at its home afterwards."""
         return max(MIN_MOVE_S, 2 * self._restore_s)
 
     async def handle(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
-        """Raises: Reject when the batch contradicts its trajectories, or the step cannot be made (`step.step`)."""
+        """Train the batch's step and announce its version. Raises: Reject if the batch contradicts its trajectories, or the step fails
+        (`step.step`)."""
         batch = delivery.read(TrainBatch)
         if batch.pool != self._pool:
             raise Reject(f"batch of task {batch.task} is for pool '{batch.pool}'; this trainer serves '{self._pool}'")
@@ -106,7 +107,7 @@ class Trainer:
             try:
                 update = await self._step_in_turn(batch)
             except Reject:
-                if await self._has_ended(batch.task):  # its messages and blobs may be deleted at any moment, and the step is not needed
+                if await self._has_ended(batch.task):  # its messages and blobs may already be deleted, and the step is not needed
                     return
                 raise
             if update is None:
@@ -114,7 +115,7 @@ class Trainer:
         elif update.version > batch.version + 1:
             log.info("step_superseded", version=batch.version + 1, announced=update.version)
             return
-        with self.gate.one_behind(), self.gate.one_published():  # parking waits until it is sent: the device is another's afterwards
+        with self.gate.one_behind(), self.gate.one_published():  # parking waits until it is sent; then another has the device
             yield Outgoing(streams.weight_updated(update.pool, update.task), update, f"{update.task}:v{update.version}:weights")
 
     async def _has_ended(self, task: str) -> bool:
@@ -126,11 +127,11 @@ class Trainer:
         return True
 
     async def _announced(self, batch: TrainBatch) -> WeightUpdated | None:
-        """The task's last announcement, if it is of this batch, or the scheduler has counted this step; any other is not believed."""
+        """The task's last announcement, if it is of this batch or the scheduler has counted this step; any other is ignored."""
         last = await self._bus.streams.last(streams.WEIGHTS, streams.weight_updated(batch.pool, batch.task))
         try:
             update = last.read(WeightUpdated) if last else None
-        except Reject as error:  # no trainer sent it, and it must not stop this task
+        except Reject as error:  # not sent by a trainer, and it must not stop this task
             log.warning("announcement_unreadable", reason=str(error))
             return None
         if update is None or update.version <= batch.version:
@@ -143,7 +144,7 @@ class Trainer:
         return None
 
     async def _step_in_turn(self, batch: TrainBatch) -> WeightUpdated | None:
-        """The step, once its tenant's turn comes and the trainer is not parked; None when the task has ended meanwhile."""
+        """Run the step once its tenant's turn comes and the trainer is awake; None if the task has ended meanwhile."""
         while True:
             await self.gate.passed()
             await self._slots.acquire(batch.claimant)
@@ -187,7 +188,7 @@ class Trainer:
         self._residents.keep(resident, checkpoint.sha256)
         await self._residents.park_late(resident.task, self._learner.in_thread)
         found = trained.step.metrics | spent | {"wait_s": trained.waited_s}
-        metrics = finite(found)  # PostgreSQL would refuse a step with any other
+        metrics = finite(found)  # PostgreSQL would refuse a step with others
         if dropped := sorted(found.keys() - metrics.keys()):
             log.warning("metrics_dropped", version=resident.version, metrics=dropped)
         self._observe(trained, metrics)
@@ -207,7 +208,7 @@ class Trainer:
         )
 
     async def _read(self, sequences: list[int]) -> dict[int, TrajectoriesScored]:
-        """Scored messages by sequence, fetched concurrently. Raises: Reject when one was deleted."""
+        """Scored messages by sequence, fetched concurrently. Raises: Reject if one was deleted."""
         bound = asyncio.Semaphore(MAX_CONCURRENT_READS)
 
         async def read(sequence: int) -> TrajectoriesScored:
@@ -221,12 +222,13 @@ class Trainer:
         return dict(zip(sequences, messages, strict=True))
 
     def _resident(self, batch: TrainBatch) -> Resident | None:
-        """State to resume from, if it is in memory."""
+        """State of the batch's version, if it is in memory."""
         resident = self._residents.get(batch.task, batch.checkpoint.sha256) if batch.checkpoint else None
         return resident if resident is not None and resident.version == batch.version else None
 
     def _is_due(self, resident: Resident, batch: TrainBatch) -> bool:
-        """Whether this version's state is stored: every `checkpoint_every` steps, where the task asks for it, and at its end."""
+        """Whether this version's state is stored: every `checkpoint_every` steps, if the task's `keep.every` asks for it, and at the task's
+        end."""
         every = batch.spec.keep.every
         is_asked_for = resident.version == batch.spec.steps or (every > 0 and resident.version % every == 0)
         return is_asked_for or resident.version - resident.stored_at >= self._checkpoint_every
@@ -247,7 +249,7 @@ class Trainer:
     async def _publish_lineage(
         self, batch: TrainBatch, groups: Sequence[Group], trained: Trained
     ) -> tuple[AdapterRef, CheckpointRef, BlobRef]:
-        """Store the new version's adapter, and instead of its state the lineage that it is recomputed from."""
+        """Store the new version's adapter, and in place of its state the lineage from which it is recomputed."""
         resident = trained.step.resident
         name = f"{batch.task}.v{resident.version}"
         with scratch_folder("version") as folder:

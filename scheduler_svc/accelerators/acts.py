@@ -1,4 +1,4 @@
-"""What the leader does in each condition of an accelerator: one decision a row of ACTS, and its transaction."""
+"""The leader's action for each condition of an accelerator: a method, with its transaction, per entry of ACTS."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,7 +25,7 @@ from scheduler_svc.base.database import Database
 from scheduler_svc.base.states import Hold, SliceEnd, SliceReason
 
 LATE_S = 0.5
-"""Delay beyond which NATS or this process was silent, and not an executor: its reports are on their way."""
+"""Seconds of delay beyond which NATS or this process stalled: executors' reports are still on their way, so none counts as silent."""
 IGNORED = f"it did not begin to wake within {IGNORED_S:g} s of its order"
 
 log = structlog.get_logger()
@@ -33,24 +33,27 @@ log = structlog.get_logger()
 
 class Acts:
     def __init__(self, bus: Bus, database: Database, deployed: Deployed, reports: Reports, changed: Callable[[], None]) -> None:
-        """`changed`: called when rows and the outbox have changed."""
+        """`changed`: called after rows and the outbox have changed."""
         self._bus = bus
         self._database = database
         self._deployed = deployed
         self._reports = reports
         self._changed = changed
         self._ordered: dict[Key, int] = {}
-        """Epochs that executors without a slice reported when they were ordered to park."""
+        """Epoch that an executor without a slice reported when it was ordered to park."""
 
     def ordered_epoch(self, row: ExecutorRow, report: ExecutorReport) -> int | None:
-        """Epoch that it reported when it was ordered to park. The order is over when it reports another, and no operator holds it."""
+        """Epoch that the executor reported when it was ordered to park; None if no such order is pending.
+
+        The order is done once the executor reports another epoch and no operator holds it.
+        """
         key = (row.accelerator, row.executor)
         if not row.is_held and self._ordered.get(key) != report.epoch:
             self._ordered.pop(key, None)
         return self._ordered.get(key)
 
     async def record_gone(self, seen: AcceleratorSnapshot) -> None:
-        """End the slice of an executor that does not report, or record that nothing of it is left."""
+        """End the slice of an executor that does not report, or record that it has left the device and host memory."""
         row, asked_s = seen.gone, time.monotonic()
         assert row is not None
         await lease_epoch(self._bus, row.accelerator)
@@ -106,14 +109,14 @@ class Acts:
         self._changed()
 
     async def end(self, seen: AcceleratorSnapshot, how: SliceEnd, *, fault: str | None = None) -> None:
-        """End the open slice without a next one. `fault`: why its executor is given none for a while."""
+        """End the open slice without a next one. `fault`: reason to give its executor no slice for a while."""
         holder = seen.standing.holder
         assert holder is not None
         deepest = self._deployed.deepest.get(holder.pool, Tier.HOST)
         tier = (holder.measured or deepest) if how is SliceEnd.HELD else Tier.DEVICE
-        if how is SliceEnd.DIED:  # should it come back, it has nothing on the device
+        if how is SliceEnd.DIED:  # if the executor comes back, it has nothing on the device
             tier = off_device(deepest)
-        # What runs ends first where an operator drains. Nothing is parked in the tier `none` beside requests that are frozen.
+        # A drain, or a measured move to tier `none`, lets running work finish: tier `none` cannot hold frozen requests.
         has_to_end = holder.held is Hold.DRAIN or holder.measured is Tier.NONE
         park = ParkOrder(holder.executor, tier, None if has_to_end else drain_s(0.0, holder.function))
         above = await lease_epoch(self._bus, holder.accelerator)
@@ -133,10 +136,10 @@ class Acts:
         self._changed()
 
     async def wait(self, seen: AcceleratorSnapshot) -> None:
-        """Reports and rows say when something else is to be done."""
+        """Do nothing: the next report or changed row triggers a new decision."""
 
     async def _order_park(self, seen: AcceleratorSnapshot, park: ParkOrder) -> None:
-        """Order an executor that has no slice to park."""
+        """Order an executor without a slice to park."""
         name = seen.standing.accelerator
         above = await lease_epoch(self._bus, name)
         async with self._database.transaction() as tx:

@@ -1,4 +1,4 @@
-"""Handles executors' answers to orders: what they change of rows, slices, measured moves and the clocks of pools."""
+"""Handles executors' answers to orders: updates rows, slices, measured moves and the clocks of pools."""
 
 from collections.abc import Sequence
 
@@ -21,12 +21,12 @@ from scheduler_svc.base.states import SliceEnd
 from scheduler_svc.base.transaction import Transaction
 
 BACK_OFF_S = 30.0
-"""Pause after the first failed attempt to wake; each further one doubles it."""
+"""Seconds until retry after the first failed wake; doubles with each further failure."""
 MAX_BACK_OFF_S = 3600.0
 MAX_AHEAD_S = 60.0
 """Maximum seconds by which an executor's clock may be ahead of NATS's."""
 MAX_UNKNOWN_EPOCHS = 1_000_000
-"""Maximum orders that this PostgreSQL may know nothing of, after it was restored."""
+"""Maximum orders missing from this PostgreSQL after it was restored from a backup."""
 
 DIED_WAKING = "its process died while it woke"
 
@@ -34,9 +34,9 @@ log = structlog.get_logger()
 
 
 async def executor_answered(tx: Transaction, deployed: Deployed, done: LeaseDone, now_s: float) -> None:
-    """Raises: Reject when no such executor is deployed, or the answer is to an order that was never given; Retry before the leader's start.
+    """Record an executor's answer and its effects on its slice. Ignored if a newer answer of the executor is recorded.
 
-    An answer that is older than another of the same executor changes nothing.
+    Raises: Reject if no such executor is deployed, or the order was never given; Retry if the leader has not recorded the accelerator yet.
     """
     place, now_ms = _place(deployed, done, now_s), round(1000 * now_s)
     epoch = await executors.locked_epoch(tx.connection, done.accelerator)
@@ -70,7 +70,7 @@ async def executor_answered(tx: Transaction, deployed: Deployed, done: LeaseDone
 
 
 async def wake_reported(tx: Transaction, deployed: Deployed, report: ExecutorReport, at_s: float, now_s: float) -> None:
-    """Record the wake at `at_s` that an executor reports, and whose answer was lost. How long the move took is not known.
+    """Record a wake at `at_s` from an executor's report, because its answer was lost. The duration of the move is unknown.
 
     Raises: Reject.
     """
@@ -80,7 +80,7 @@ async def wake_reported(tx: Transaction, deployed: Deployed, report: ExecutorRep
 
 
 ENDS = {ExecutorState.PARKED: SliceEnd.FENCED, ExecutorState.COLD: SliceEnd.DIED, ExecutorState.FAULTY: SliceEnd.FAULTY}
-"""State of an executor whose slice is open → how that has ended."""
+"""State in an executor's answer → how its open slice ended."""
 
 
 def _place(deployed: Deployed, done: LeaseDone, now_s: float) -> Place:
@@ -101,13 +101,13 @@ async def _woke(tx: Transaction, place: Place, done: LeaseDone, at_ms: int, epoc
         return
     present = await slices.open_slice(tx.connection, done.accelerator)
     if present is not None and present.executor == done.executor and present.epoch >= done.epoch:
-        return  # it is known to be awake, by its report or another answer; or a younger order to wake is on its way to it
+        return  # its wake is already known from a report or another answer, or a newer wake order is on its way to it
     log.warning("woke_without_slice", executor=done.executor, epoch=done.epoch)
     await order_park(tx, done.accelerator, ParkOrder(done.executor, Tier.DEVICE), above=epoch)
 
 
 async def _end_own(tx: Transaction, place: Place, done: LeaseDone, how: SliceEnd, now_ms: int) -> OpenSlice | None:
-    """End and return the open slice, where it is the executor's and not younger than the answer: it computes no more."""
+    """End and return the executor's open slice, unless it is newer than the answer; None if it has none."""
     present = await slices.open_slice(tx.connection, done.accelerator)
     if present is not None and present.executor == place.executor and present.epoch <= done.epoch:
         log.warning("slice_lost", executor=done.executor, epoch=present.epoch, ended=str(how), failure=done.failure)
@@ -117,7 +117,7 @@ async def _end_own(tx: Transaction, place: Place, done: LeaseDone, how: SliceEnd
 
 
 async def _predecessor_died(tx: Transaction, done: LeaseDone, ended: OpenSlice | None, cause: str, now_ms: int) -> None:
-    """A new process says why the one before it died; its slice may have ended already, when it was silent."""
+    """Record the cause of death that a new process reports for its predecessor; the slice may have already ended for silence."""
     reason = f"{DIED_WAKING}: {cause}"
     await executors.explain_fault(tx.connection, done.accelerator, done.executor, DIED_WAKING, reason)
     if ended is not None and not ended.has_woken:
@@ -125,7 +125,7 @@ async def _predecessor_died(tx: Transaction, done: LeaseDone, ended: OpenSlice |
 
 
 async def died_waking(tx: Transaction, accelerator: str, executor: str, now_ms: int, reason: str = DIED_WAKING) -> None:
-    """The next process may wake immediately after the first death, since it may have been killed, and after growing pauses then."""
+    """Record a death while waking. After the first, which may be a kill, the next process may wake immediately; later ones back off."""
     past = await executors.failures(tx.connection, accelerator, executor)
     log.error("executor_faulty", executor=executor, reason=reason)
     retry_ms = now_ms + (round(1000 * pause_s(past - 1)) if past else 0)
@@ -139,9 +139,9 @@ async def _failed(tx: Transaction, done: LeaseDone, now_ms: int) -> None:
 
 
 def next_attempt(done: LeaseDone, past: int, now_ms: int) -> Fault:
-    """When an executor may wake next, after `past` other failures since it last woke.
+    """Fault with the time of the executor's next wake, after `past` other failures since it last woke.
 
-    Without memory the first retry is immediate, and all others are parked a tier deeper for it.
+    After the first failure for lack of memory the retry is immediate, with all other executors parked one tier deeper.
     """
     reason, is_memory = done.failure or "it could not wake, and did not say why", bool(done.lacks_memory)
     if is_memory and not past:
@@ -150,13 +150,13 @@ def next_attempt(done: LeaseDone, past: int, now_ms: int) -> Fault:
 
 
 def pause_s(past: int) -> float:
-    """Seconds until the next attempt, after `past` failures that were paused after."""
+    """Seconds until the next attempt, after `past` failures with back-off."""
     return min(MAX_BACK_OFF_S, BACK_OFF_S * 2.0 ** min(past, 30))
 
 
 async def handle_lease_answers(context: HandlerContext, deliveries: Sequence[Delivery]) -> None:
     answers = [delivery.read(LeaseDone) for delivery in deliveries]
     async with context.transaction() as tx:
-        for done in sorted(answers, key=lambda one: (one.accelerator, one.epoch, one.at_s)):  # accelerators are locked in one order
+        for done in sorted(answers, key=lambda one: (one.accelerator, one.epoch, one.at_s)):  # locks accelerators in one order
             await executor_answered(tx, context.deployed, done, context.bus.clock.now_s())
     context.wake_slices()

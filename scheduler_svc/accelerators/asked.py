@@ -1,4 +1,4 @@
-"""Questions about shared accelerators: executors, slices with who paid for them, measured moves, steps for a trace, pools that wait."""
+"""Answers questions about shared accelerators: executors, slices with their payers, measured moves, steps for a trace, parked pools."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -41,7 +41,7 @@ async def answer_executors(question: Question, request: AskExecutors) -> Executo
 
 
 async def answer_slices(question: Question, request: AskSlices) -> SlicesAnswer:
-    """A tenant gets the slices that served its tasks, with its own shares."""
+    """Slices, newest first. A tenant gets the slices that served its tasks, with its own shares only."""
     async with question.reading() as connection:
         found = await _slices(connection, question.tenant, request)
     kept = page(found)
@@ -50,14 +50,14 @@ async def answer_slices(question: Question, request: AskSlices) -> SlicesAnswer:
 
 
 async def answer_moves(question: Question, _: AskMoves) -> MovesAnswer:
-    """Raises: Reject for a tenant."""
+    """All measured moves. Raises: Reject for a tenant."""
     _require_operator(question, "moves")
     async with question.reading() as connection:
         return MovesAnswer(moves=page(await _moves(connection)))
 
 
 async def answer_trace(question: Question, request: AskTrace) -> TraceAnswer:
-    """Raises: Reject for a tenant."""
+    """A page of traced tasks, at most half of PAGE_BYTES or one task. Raises: Reject for a tenant."""
     _require_operator(question, "trace")
     kept, cursor, size = list[TracedTask](), request.cursor, 0
     while size < PAGE_BYTES // 2:
@@ -87,7 +87,7 @@ WHERE CAST(:pool AS text) IS NULL OR pool = :pool ORDER BY accelerator, executor
 
 
 async def shown_executors(connection: AsyncConnection, pool: str | None, *, for_operator: bool) -> list[ExecutorOf]:
-    """By accelerator and name. Bytes and faults, which name folders, are for the operator."""
+    """Executors by accelerator and name. Bytes and faults, which contain paths, are shown only to operators."""
     found: list[ExecutorOf] = []
     for row in (await connection.execute(_EXECUTORS, {"pool": pool})).mappings():
         tier, is_measured = Tier(row["tier"]), row["wake_s"] is not None
@@ -118,7 +118,7 @@ ORDER BY s.number DESC LIMIT :most
 
 
 async def _slices(connection: AsyncConnection, tenant: str | None, asked: AskSlices) -> list[SliceOf]:
-    """The newest first. `tenant`: of its tasks only, with its own shares; None: all."""
+    """Slices, newest first. `tenant`: limits them to its tasks, with its own shares; None: all."""
     given = {"tenant": tenant, "before": asked.before, "accelerator": asked.accelerator, "since_s": asked.since_s, "most": asked.most}
     rows = (await connection.execute(_SLICES, given)).mappings()
     return [SliceOf.model_validate({**row, "shares": [ShareOf(**one) for one in row["shares"]]}) for row in rows]
@@ -134,9 +134,8 @@ async def _moves(connection: AsyncConnection) -> list[MoveOf]:
     return [MoveOf.model_validate(dict(row)) for row in (await connection.execute(_MOVES)).mappings()]
 
 
-# Where its pool shares an accelerator, seconds of it are those in which the slices that served the step computed: a slice that was awake
-# before or after the step, too, counts by what of it was within. Latencies of its trajectories contain what they waited for other pools.
-# Elsewhere the sampler was its own, and they follow from the latencies.
+# generate_s: on a shared accelerator, busy time of the slices that served the step, prorated to their overlap with the step. Latencies of
+# its trajectories would include waiting for other pools. On an exclusive accelerator it is NULL and derived from the latencies instead.
 _STEPS_OF = """
 SELECT t.id AS task, t.tenant, t.pool, n.weight, extract(epoch FROM t.submitted_at)::float8 AS submitted_s, s.version,
        extract(epoch FROM s.first_admitted_at)::float8 AS at_s,
@@ -169,28 +168,28 @@ _RUNNING_STEPS = text(_STEPS_OF.format("SELECT * FROM tasks WHERE state = 'runni
 
 
 StepRows = Sequence[RowMapping]
-"""Steps with their trajectories. What is computed of them takes long enough to belong outside of transactions and of the event loop."""
+"""Steps with their trajectories. Computing phases from them is slow: do it outside of transactions and off the event loop."""
 
 
 async def steps_of_next(connection: AsyncConnection, *, after: str | None, since_s: float | None, most: int) -> StepRows:
-    """Latest steps of the first task by id above `after` that has trained since; empty: there is no other."""
+    """Latest steps of the first task by id above `after` with a step trained after `since_s`; empty if there is none."""
     return (await connection.execute(_STEPS, {"after": after, "since_s": since_s, "most": most})).mappings().all()
 
 
 def traced_task(rows: StepRows) -> TracedTask:
-    """The task of these steps, of which there is one at least."""
+    """Trace of the task that has these steps; `rows` is not empty."""
     first = rows[0]
     named = {name: first[name] for name in ("task", "tenant", "pool", "weight")}
     return TracedTask(**named, at_s=first["submitted_s"], steps=[_phases(row) for row in rows])
 
 
 async def running_steps(connection: AsyncConnection, pools: Collection[str], most: int) -> StepRows:
-    """Latest steps of each running task of these pools that has trained one, in order."""
+    """Latest trained steps, up to `most`, of each running task of these pools; ordered by task and version."""
     return (await connection.execute(_RUNNING_STEPS, {"pools": sorted(pools), "most": most})).mappings().all()
 
 
 def phases_of(rows: StepRows) -> dict[str, list[StepPhases]]:
-    """By task."""
+    """Phases of the steps in order, by task."""
     found: dict[str, list[StepPhases]] = {}
     for row in rows:
         found.setdefault(row["task"], []).append(_phases(row))
@@ -224,17 +223,17 @@ WHERE e.service = 'rollout' AND e.pool = ANY(CAST(:pools AS text[])) GROUP BY e.
 
 @dataclass(frozen=True)
 class PoolState:
-    """A pool whose samplers share accelerators."""
+    """State of a pool whose samplers share accelerators."""
 
     accelerators: list[str]
     is_parked: bool
     parked_since_s: float | None
     wakes_in_s: float | None
-    """Seconds until one is expected to wake; None where one is awake, nothing is to be sampled, or none fits on its accelerator."""
+    """Seconds until a sampler is expected to wake; None if one is awake, there is nothing to sample, or none fits on its accelerator."""
 
 
 async def pool_states(connection: AsyncConnection, pools: Collection[str]) -> dict[str, PoolState]:
-    """By pool, of those whose samplers are known."""
+    """State by pool, for pools with recorded samplers."""
     found: dict[str, PoolState] = {}
     for row in (await connection.execute(_POOLS, {"pools": sorted(pools)})).all():
         wait = (await accelerator_waits(connection, row.pool)).get("rollout") if row.is_parked else None
@@ -260,7 +259,7 @@ WHERE p.pool = :pool
 
 
 async def accelerator_waits(connection: AsyncConnection, pool: str) -> dict[str, AcceleratorWait]:
-    """By service, rollout or trainer; services with an executor that is awake are absent."""
+    """Shortest wait by service, rollout or trainer; omits services with an awake executor."""
     found: dict[str, AcceleratorWait] = {}
     awake = set[str]()
     for row in (await connection.execute(_WAITING, {"pool": pool})).all():

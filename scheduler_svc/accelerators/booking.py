@@ -1,4 +1,4 @@
-"""Books a slice that has ended to the tasks that it served, once, in whole milliseconds whose sum is the slice."""
+"""Books an ended slice to the tasks that it served, once, in whole milliseconds that add up to the slice."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -12,11 +12,12 @@ from scheduler_svc.tenancy.billing.ledger import Entry
 
 
 def slice_shares(slice_ms: int, served: Mapping[str, int], ordered_for: Collection[str]) -> dict[str, int]:
-    """Milliseconds of a slice booked to each task, the switch to it included.
+    """Milliseconds of a slice booked to each task, including the switch to it.
 
-    `served`: what each task was served, in one unit for all (tokens or milliseconds). `ordered_for`: tasks whose ready work the slice was
-    ordered for; they pay in equal parts where nothing was served. Rounded by the largest remainder, ids break ties: the sum is exact.
-    Raises: ValueError for negative numbers, and where there is no task to book to.
+    `served`: amount of service by task, in one unit for all (tokens or milliseconds). `ordered_for`: tasks whose ready work caused the
+    slice;
+    they pay in equal parts if nothing was served. Rounded by the largest remainder, ids break ties: the sum is exact.
+    Raises: ValueError for negative numbers, and if there is no task to book to.
     """
     if slice_ms < 0 or any(amount < 0 for amount in served.values()):
         raise ValueError(f"a slice of {slice_ms} ms and served amounts {dict(served)} must not be negative")
@@ -33,25 +34,25 @@ def slice_shares(slice_ms: int, served: Mapping[str, int], ordered_for: Collecti
 
 
 NOBODY = ""
-"""In place of a task: requests to the base model, and slices that were ordered for no task."""
+"""Payer in place of a task: requests to the base model, and slices that were ordered for no task."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """What an executor did since it woke."""
+    """Work of an executor since it woke."""
 
     served: Mapping[str, int] = field(default_factory=dict[str, int])
-    """By task, in one unit."""
+    """Amount of service by task, in one unit."""
     busy_ms: int = 0
     score_ms: int = 0
-    """Of `busy_ms`, those of the function `score`."""
+    """Part of `busy_ms` spent in the function `score`."""
 
 
 async def book_ended(tx: Transaction, accelerator: str, executor: str, pool: str, *, until: int, use: Use) -> None:
-    """Book the executor's ended slices up to the epoch `until`. The accelerator is locked.
+    """Book the executor's ended slices up to the epoch `until`. The accelerator must be locked.
 
-    There is more than one where it was woken before it had parked; then all have the same proportions, and the newest is busy first.
-    Tasks that are not the pool's count as nobody.
+    Several slices are unbooked if the executor was woken before it had parked; all then get the same proportions, and the newest is
+    filled with busy time first. Tasks of other pools are booked to NOBODY.
     """
     ended = await slices.unbooked(tx.connection, accelerator, executor, until)
     if not ended:

@@ -1,6 +1,6 @@
 """Clocks of pools, in PostgreSQL and, for environments and samplers, in the bucket `pools`.
 
-A clock stands from when the last sampler of its pool is ordered to park until one is awake.
+A pool's clock is stopped from the order to park its last sampler until a sampler is awake.
 """
 
 from collections.abc import Collection
@@ -21,25 +21,28 @@ class Clock:
 
     pool: str
     parked_ms: int
-    """Of past times."""
+    """Total milliseconds parked in the past, without the current parking."""
     since_ms: int | None
-    """Begin of the present one; None while a sampler is awake."""
+    """Start of the current parking in Unix milliseconds; None while a sampler is awake."""
 
 
 async def stop(tx: Transaction, executor: str, pool: str, now_ms: int) -> None:
-    """`executor` of the pool computes no more; nothing where it is no sampler."""
+    """Stop the pool's clock as `executor` parks, unless another of its samplers is awake; no-op if `executor` is not a sampler."""
     if executor == executor_name("rollout", pool):
         _post(tx, await _let_stand(tx.connection, pool, now_ms))
 
 
 async def start(tx: Transaction, executor: str, pool: str, now_ms: int) -> None:
-    """`executor` of the pool is awake; nothing where it is no sampler."""
+    """Start the pool's clock as `executor` is awake; no-op if `executor` is not a sampler."""
     if executor == executor_name("rollout", pool):
         _post(tx, await _let_go(tx.connection, pool, now_ms))
 
 
 async def begin(tx: Transaction, sampled: set[str], now_ms: int) -> None:
-    """Make clocks of new pools, let those stand that have no sampler awake, and those go that share nothing; write all to the bucket."""
+    """Create clocks of new pools, stop those without an awake sampler, start those no longer shared; write all to the bucket.
+
+    `sampled`: pools with a sampler on a shared accelerator.
+    """
     await _add(tx.connection, sampled, now_ms)
     for pool in sorted(sampled):
         await _let_stand(tx.connection, pool, now_ms)
@@ -62,7 +65,7 @@ ON CONFLICT DO NOTHING
 
 
 async def _add(connection: AsyncConnection, pools: Collection[str], now_ms: int) -> None:
-    """Clocks of pools that have none: they stand."""
+    """Insert clocks for pools without one, as stopped."""
     await connection.execute(_ADD, {"pools": sorted(pools), "now_ms": now_ms})
 
 
@@ -82,7 +85,7 @@ RETURNING pool, parked_ms, {_SINCE}
 
 
 async def _let_stand(connection: AsyncConnection, pool: str, now_ms: int) -> Clock | None:
-    """Let the clock stand; None where it does, or another sampler of the pool is awake."""
+    """Stop the pool's clock; None if it is already stopped, or a sampler of the pool is awake."""
     row = (await connection.execute(_STOP, {"pool": pool, "sampler": executor_name("rollout", pool), "now_ms": now_ms})).first()
     return Clock(row.pool, row.parked_ms, row.since_ms) if row is not None else None
 
@@ -95,6 +98,6 @@ WHERE pool = :pool AND parked_since IS NOT NULL RETURNING pool, parked_ms, {_SIN
 
 
 async def _let_go(connection: AsyncConnection, pool: str, now_ms: int) -> Clock | None:
-    """Let the clock go; None where it does."""
+    """Start the pool's clock; None if it is already running."""
     row = (await connection.execute(_START, {"pool": pool, "now_ms": now_ms})).first()
     return Clock(row.pool, row.parked_ms, row.since_ms) if row is not None else None

@@ -1,8 +1,8 @@
-"""The condition of an accelerator, by one snapshot of it. Pure.
+"""The condition of an accelerator, from one snapshot of it. Pure.
 
-`acts.py` has one decision for each. An operator's order to wake may name a tier whose moves are measured: once its executor is awake, its
-slice ends, it is parked there and woken once more. Until it has parked no other slice is ordered, so that nothing is moved for others
-meanwhile. These moves themselves lift the order: its sender need not live until then.
+`acts.py` has one action for each. An operator's order to wake may name a tier whose moves are measured: once its executor is awake, its
+slice ends, and it is parked in that tier and woken once more. Until it has parked no other slice is ordered, so that no other move
+interferes. The measured moves themselves clear the order: its sender need not wait for them.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,42 +15,42 @@ from scheduler_svc.accelerators.reports import AT_REST, has_stopped
 from scheduler_svc.accelerators.snapshot import AcceleratorSnapshot, ExecutorSnapshot
 
 IGNORED_S = 30.0
-"""Time in which an executor must have begun what it was ordered, or have said why not."""
+"""Seconds within which an executor must have begun its order, or have reported why not."""
 STOPPED_S = 5.0
-"""Time for which the holder says that it is awake, or no more, without the answer that says so, until its reports count."""
+"""Seconds after which a state in the holder's reports counts without the corresponding answer."""
 
 
 class Condition(StrEnum):
     GONE = "gone"
-    """An executor is silent, and something is left of it."""
+    """An executor is silent, and still has a slice, memory, or unbooked time."""
     HELD = "held"
     """Executors without a slice are on the device, and an operator wants them off it."""
     MEASURING = "measuring"
-    """An executor is on its way to the tier whose moves are measured."""
+    """An executor is parking in the tier whose moves are measured."""
     DUE = "due"
-    """The open slice ends by an operator's order: immediately, or, where its moves are measured, once its executor is awake."""
+    """The open slice ends by an operator's order: immediately, or, if its moves are measured, once its executor is awake."""
     OBSTRUCTED = "obstructed"
     """Executors that are awake without a slice keep the holder from waking."""
     WOKEN = "woken"
-    """The holder reports that it is awake, and its answer was lost."""
+    """The holder reports that it is awake, but its answer was lost."""
     IGNORED = "ignored"
-    """The holder did not begin to wake."""
+    """The holder did not begin to wake within IGNORED_S."""
     WAKING = "waking"
-    """The holder wakes; its own watchdog limits that."""
+    """The holder is waking; its own watchdog limits the time."""
     UNHEARD = "unheard"
-    """A new leader has not heard the holder yet, which would not be ordered to park."""
+    """A new leader has no report of the holder yet, so it could not order it to park."""
     STOPPED = "stopped"
-    """The holder computes no more and no answer says so: it was lost, or NATS was emptied and a new process knows no epoch."""
+    """The holder stopped computing without an answer: the answer was lost, or NATS was emptied and a new process knows no epoch."""
     SWITCHING = "switching"
-    """Another executor is next."""
+    """Another executor gets the next slice."""
     UNUSED = "unused"
-    """Nothing is to be computed, and the holder's pool has no running tasks."""
+    """No work is ready, and the holder's pool has no running tasks."""
     STEADY = "steady"
-    """The holder continues, or nothing computes."""
+    """The holder continues, or no executor computes."""
 
 
 def condition_of(seen: AcceleratorSnapshot) -> Condition:
-    """The first of CONDITIONS that holds."""
+    """The first condition in CONDITIONS that holds."""
     return next(condition for condition, holds in CONDITIONS.items() if holds(seen))
 
 
@@ -60,7 +60,7 @@ def _is_measuring(seen: AcceleratorSnapshot) -> bool:
 
 
 def _parks(one: ExecutorSnapshot, now_s: float) -> bool:
-    """Whether its latest slice is over and it parks after it, or has to begin that."""
+    """Whether the executor's latest slice has ended, and it is parking or still has time to begin parking."""
     newest, state = one.row.newest, one.report.state
     if newest is None or newest.ended_ms is None:
         return False
@@ -73,13 +73,13 @@ def _is_due(seen: AcceleratorSnapshot) -> bool:
 
 
 def _is_awake(seen: AcceleratorSnapshot) -> bool:
-    """Whether the holder reports that it is awake by the order of its slice."""
+    """Whether the holder reports that it is awake under its slice's epoch."""
     one, newest = seen.holder, seen.standing.slice
     return one is not None and newest is not None and one.report.state is ExecutorState.AWAKE and one.report.epoch == newest.epoch
 
 
 def _is_unmoved(seen: AcceleratorSnapshot) -> bool:
-    """Whether the holder reports that it does not move, and is not awake by the order of its slice."""
+    """Whether the holder reports that it is not moving, and is not awake under its slice's epoch."""
     return seen.holder is not None and seen.holder.report.state in (ExecutorState.AWAKE, *AT_REST) and not _is_awake(seen)
 
 
@@ -105,4 +105,4 @@ CONDITIONS: Mapping[Condition, Callable[[AcceleratorSnapshot], bool]] = MappingP
         Condition.STEADY: lambda _: True,
     }
 )
-"""In the order in which they are looked at: each also says that none above it holds."""
+"""Predicates in order of evaluation: each condition also implies that none above it holds."""

@@ -7,17 +7,17 @@ from common.accelerators import Tier
 from common.pools import Accelerator, Place, Pools, places
 
 Key = tuple[str, str]
-"""Accelerator and executor."""
+"""Accelerator and executor names."""
 
 
 @dataclass(frozen=True)
 class Deployed:
-    """What is deployed; empty where no accelerator is shared."""
+    """Deployed accelerators and executors; empty if no accelerator is shared."""
 
     accelerators: Mapping[str, Accelerator] = field(default_factory=dict[str, Accelerator])
     places: Mapping[Key, Place] = field(default_factory=dict[Key, Place])
     deepest: Mapping[str, Tier] = field(default_factory=dict[str, Tier])
-    """By pool: the deepest tier in which it may be parked."""
+    """Deepest tier in which an executor of the pool may be parked, by pool."""
 
     @classmethod
     def of(cls, accelerators: Mapping[str, Accelerator], pools: Pools) -> "Deployed":

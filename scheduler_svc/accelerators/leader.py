@@ -1,11 +1,10 @@
 """The leader: the one scheduler replica that decides about shared accelerators.
 
-It looks when an executor's report or a row has changed, when the last decision ends, and once in REFRESH_S; in between it waits. Of each
-accelerator it takes a snapshot (`snapshot.py`), names its condition (`conditions.py`), and does what that asks for (`acts.py`). It begins
-from rows and the executors' next reports, so that another replica continues where it ended.
-
-A slice whose executor is silent for SILENT_S ends, and the next is ordered: that this one wakes only when the device is free is up to lease
-and locks, which the executors hold. Without NATS nothing is decided: no order could be sent.
+It decides when an executor's report or a row has changed, when the last decision expires, and every REFRESH_S; in between it waits. For
+each accelerator it takes a snapshot (`snapshot.py`), determines its condition (`conditions.py`), and acts on it (`acts.py`). It starts
+from rows and the executors' next reports, so that another replica can take over.
+A slice whose executor is silent for SILENT_S ends, and the next is ordered: the lease and locks that executors hold ensure that the
+next executor wakes only when the device is free. Without NATS no decision is made, because no order could be sent.
 """
 
 import asyncio
@@ -39,13 +38,13 @@ from scheduler_svc.base.database import SLICES_LOCK, Database
 from scheduler_svc.base.states import SliceEnd
 
 LOOK_S = 0.02
-"""Minimum time between two looks."""
+"""Minimum seconds between two rounds of decisions."""
 REFRESH_S = 1.0
-"""Maximum time between two readings of rows: other replicas change them too. It also shows that the lock is still held."""
+"""Maximum seconds between two reads of rows, which other replicas change too. Reading also verifies that the lock is still held."""
 FORGET_S = 600.0
-"""Time between two deletions of moves that count no more, and of old slices."""
+"""Seconds between two deletions of outdated move measurements and old slices."""
 SLICES_AT_ONCE = 10_000
-"""Maximum slices that one deletion takes."""
+"""Maximum slices deleted in one transaction."""
 RETRY_S = 1.0
 NEVER_S = float("inf")
 
@@ -54,7 +53,7 @@ log = structlog.get_logger()
 
 class Leader:
     def __init__(self, bus: Bus, database: Database, deployed: Deployed, slices_days: int, wake_relay: Callable[[], None]) -> None:
-        """`slices_days`: how long booked slices are kept; 0 for ever."""
+        """`slices_days`: days for which booked slices are kept; 0 keeps them forever."""
         self._bus = bus
         self._database = database
         self._deployed = deployed
@@ -65,13 +64,13 @@ class Leader:
         self._clear()
 
     def _clear(self) -> None:
-        """What was ordered may not have been stored, and others may have led meanwhile."""
+        """Reset all cached state: orders may not have been stored, and other replicas may have led meanwhile."""
         self._reports = Reports(self._deployed, self._bus.clock.now_s())
         self._rows = RowCache(self._deployed)
         self._acts = Acts(self._bus, self._database, self._deployed, self._reports, self._changed)
 
     def wake(self) -> None:
-        """Rows have changed."""
+        """Trigger a decision after rows have changed."""
         self._rows_changed = True
         self._stirred.set()
 
@@ -115,7 +114,7 @@ class Leader:
     # ---------------------------------------------------------------------------------------------------------- begin
 
     async def _begin(self) -> None:
-        """Write what the pools file has; end slices of executors that it has no more, and delete those; write all clocks."""
+        """Register accelerators and executors of the pools file, delete other executors after ending their slices, and write all clocks."""
         specs: dict[str, dict[str, JsonValue]] = {name: one.model_dump(mode="json") for name, one in self._deployed.accelerators.items()}
         known = {name: await known_epoch(self._bus, self._deployed, name) for name in specs}
         now_ms = round(1000 * self._bus.clock.now_s())
@@ -160,13 +159,13 @@ class Leader:
             await asyncio.sleep(LOOK_S)
 
     async def _wait(self, until_s: float) -> None:
-        """Until a change, or that time of NATS."""
+        """Wait until a change, or until `until_s` in NATS time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, until_s - self._bus.clock.now_s())):
                 await self._stirred.wait()
 
     async def _decide(self, standing: AcceleratorState) -> float:
-        """Do what is to be done now on one accelerator; returns when to look again if nothing changes until then."""
+        """Act on one accelerator's condition; returns the NATS time of the next decision if nothing changes until then."""
         seen = self._snapshot(standing, self._bus.clock.now_s())
         condition = condition_of(seen)
         await ACTS[condition](self._acts, seen)
@@ -193,7 +192,7 @@ class Leader:
         )
 
     async def _forget_old(self) -> None:
-        """Each in a transaction of its own, so that neither keeps the other's rows."""
+        """Delete outdated moves and old slices, in separate transactions, so that neither holds the other's row locks."""
         async with self._database.transaction() as tx:
             await executors.forget_moves(tx.connection, NEWEST)
         if self._slices_days:

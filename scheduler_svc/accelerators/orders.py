@@ -1,4 +1,4 @@
-"""The transactions of a decision, a slice with its orders or its end, and their epochs. The accelerator is locked in each."""
+"""Transactions of a decision, with their epochs: begin a slice with its orders, or end it. Each locks the accelerator first."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class ParkOrder:
-    """An executor that must park."""
+    """An executor that must park: the tier, and the seconds that running work may take to finish (None: no limit)."""
 
     executor: str
     tier: Tier
@@ -33,12 +33,12 @@ class ParkOrder:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a decision was based on."""
+    """State of an accelerator on which a decision was based."""
 
     accelerator: str
     epoch: int
     open: int | None
-    """Epoch of the open slice."""
+    """Epoch of the open slice; None without one."""
 
     @classmethod
     def of(cls, standing: AcceleratorState) -> "Seen":
@@ -56,13 +56,13 @@ class Ordered:
     expected_s: float
     from_tier: Tier
     parks: Collection[ParkOrder]
-    """Of others, the holder among them."""
+    """Orders for other executors to park, including the holder."""
 
 
 async def order_slice(tx: Transaction, seen: Seen, new: Ordered, *, now_ms: int, above: int) -> int | None:
-    """End the open slice, begin the next, and order both; returns its epoch. `above`: epochs that others know.
+    """End the open slice, begin the next, and post the orders; returns the new epoch. `above`: an epoch that others may know.
 
-    None where the accelerator is not as it was seen; then nothing is changed.
+    None if the accelerator's state differs from `seen`; then nothing is changed.
     """
     name = seen.accelerator
     epoch, present = await executors.locked_epoch(tx.connection, name), await slices.open_slice(tx.connection, name)
@@ -86,20 +86,20 @@ async def order_slice(tx: Transaction, seen: Seen, new: Ordered, *, now_ms: int,
 
 
 async def end_without_next(tx: Transaction, seen: Seen, how: SliceEnd, park: ParkOrder, *, now_ms: int, above: int) -> bool:
-    """End the open slice, and order its executor to park; False where the accelerator is not as it was seen."""
+    """End the open slice, and order its executor to park; False if the accelerator's state differs from `seen`."""
     name = seen.accelerator
     epoch, present = await executors.locked_epoch(tx.connection, name), await slices.open_slice(tx.connection, name)
     if present is None or epoch is None or epoch != seen.epoch or present.epoch != seen.open:
         return False
     await end_open(tx, name, present, how, now_ms, asked=True)
     await order_park(tx, name, park, above=max(epoch, above))
-    if how in (SliceEnd.DIED, SliceEnd.REMOVED):  # nothing more will be heard of what it served
+    if how in (SliceEnd.DIED, SliceEnd.REMOVED):  # no report of the work that it served will arrive
         await book_ended(tx, name, present.executor, present.pool, until=present.epoch, use=Use())
     return True
 
 
 async def delete_removed(tx: Transaction, places: Collection[Key]) -> None:
-    """Delete executors that are none of `places`, or clients would wait for them. They have no open slice; their ended ones are booked."""
+    """Delete executors that are not in `places`, since clients would wait for them. They have no open slice; ended slices are booked."""
     for accelerator, executor, pool in await executors.removed(tx.connection, places):
         epoch = await executors.locked_epoch(tx.connection, accelerator)
         await book_ended(tx, accelerator, executor, pool, until=epoch or 0, use=Use())
@@ -108,14 +108,14 @@ async def delete_removed(tx: Transaction, places: Collection[Key]) -> None:
 
 
 async def order_park(tx: Transaction, accelerator: str, park: ParkOrder, *, above: int) -> None:
-    """Order an executor of a locked accelerator to park, under an epoch of its own."""
+    """Order an executor of a locked accelerator to park, under a new epoch."""
     await executors.raise_epoch(tx.connection, accelerator, above + 1)
     order = LeaseOrder(accelerator=accelerator, executor=park.executor, epoch=above + 1, wake=False, tier=park.tier, drain_s=park.drain_s)
     _post(tx, order)
 
 
 async def end_open(tx: Transaction, accelerator: str, present: OpenSlice, how: SliceEnd, now_ms: int, *, asked: bool) -> int:
-    """End the open slice of a locked accelerator, and let its pool's clock stand; returns when it ended."""
+    """End the open slice of a locked accelerator, and stop its pool's clock; returns the end in Unix milliseconds."""
     ended_ms = max(now_ms, present.latest_ms)
     await slices.end(tx.connection, accelerator, present.epoch, how, ended_ms, asked=asked)
     await clocks.stop(tx, present.executor, present.pool, ended_ms)
@@ -128,7 +128,7 @@ def _post(tx: Transaction, order: LeaseOrder) -> None:
 
 
 async def known_epoch(bus: Bus, deployed: Deployed, accelerator: str) -> int:
-    """The highest epoch among the lease and the newest order of each executor."""
+    """Highest epoch of the lease and of the newest order to each executor."""
     epochs = [await lease_epoch(bus, accelerator)]
     for name, executor in deployed.places:
         if name == accelerator:
@@ -141,7 +141,7 @@ async def known_epoch(bus: Bus, deployed: Deployed, accelerator: str) -> int:
 
 
 async def lease_epoch(bus: Bus, accelerator: str) -> int:
-    """Of the lease; 0 without one."""
+    """Epoch of the accelerator's lease; 0 without a lease."""
     try:
         lease = await bus.kv.get(streams.LEASES_BUCKET, accelerator, Lease)
     except Reject:

@@ -1,4 +1,4 @@
-"""Handles orders of operators to executors of a pool on shared accelerators: park, drain, wake, release, measure."""
+"""Handles operators' orders to executors of a pool on shared accelerators: park, drain, wake, release, measure."""
 
 import structlog
 from pydantic import JsonValue
@@ -16,9 +16,9 @@ log = structlog.get_logger()
 
 
 async def move_pool(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.move-pool._all`. The accelerator's leader follows it at its next look, within a second.
+    """Handle a job of `jobs.move-pool._all`. The accelerator's leader acts on it within a second.
 
-    Raises: Reject when it is none; Retry when PostgreSQL is unavailable.
+    Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable.
     """
     request = delivery.read(MovePool)
     answer: dict[str, JsonValue] = {"request": request.request}
@@ -62,8 +62,11 @@ RETURNING accelerator, id
 
 
 async def _hold(connection: AsyncConnection, order: MovePool) -> list[str]:
-    """The executors that it concerns, as `<accelerator>/<executor>`, in order. One that is awake needs no order to wake.
-    One that is paused after a failure is to try immediately, but not where its moves are to be measured."""
+    """Record the order on the executors that match it; returns them as `<accelerator>/<executor>`, sorted.
+
+    An awake executor is not held for an order to wake. A wake order ends an executor's pause after a failure, unless its moves are
+    measured.
+    """
     given = {"pool": order.pool, "service": order.service, "accelerator": order.accelerator}
     given["measured"] = order.tier.value if order.tier is not None else None
     rows = (await connection.execute(_HOLD, given | {"held": None if order.verb == "release" else order.verb})).all()

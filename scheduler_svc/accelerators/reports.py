@@ -12,9 +12,9 @@ from scheduler_svc.accelerators.deployed import Deployed, Key
 from scheduler_svc.accelerators.queries.standing import AcceleratorState
 
 SILENT_S = 3.0
-"""Seconds without a report after which an executor counts as gone; it reports every second."""
+"""Seconds without a report after which an executor counts as gone; executors report every second."""
 MAX_AHEAD_S = 5.0
-"""Maximum seconds by which a report may be from the future."""
+"""Maximum seconds by which a report's time may be ahead of NATS's."""
 AT_REST = (ExecutorState.COLD, ExecutorState.PARKED, ExecutorState.FAULTY)
 """States in which an executor neither computes nor moves."""
 
@@ -26,11 +26,11 @@ class _Seen:
     report: ExecutorReport
     arrived_s: float
     state_since_s: float
-    """When the first report of its present state arrived."""
+    """Arrival time of the first report with the present state."""
 
 
 class Reports:
-    """`now_s` is NATS's time everywhere."""
+    """Newest report by executor. `now_s` is NATS's time everywhere."""
 
     def __init__(self, deployed: Deployed, now_s: float) -> None:
         self._deployed = deployed
@@ -38,7 +38,7 @@ class Reports:
         self._excused_s = now_s
 
     def take(self, delivery: Delivery, now_s: float) -> bool:
-        """Whether the report is of a deployed executor, and newer than those before."""
+        """Store the report; False if its executor is not deployed, or a newer report is stored."""
         try:
             report = delivery.read(ExecutorReport)
             self._check(report, now_s)
@@ -54,11 +54,11 @@ class Reports:
         return True
 
     def excuse(self, now_s: float) -> None:
-        """Silence up to now says nothing: no report could arrive here."""
+        """Ignore silence before `now_s`, when no report could arrive at this process."""
         self._excused_s = now_s
 
     def newest(self, key: Key, now_s: float) -> ExecutorReport | None:
-        """None where there was none, or the executor is gone."""
+        """Newest report of the executor; None if there is none, or the executor is gone."""
         seen = self._seen.get(key)
         return seen.report if seen is not None and not self.is_gone(key, now_s) else None
 
@@ -67,12 +67,12 @@ class Reports:
         return now_s - max(seen.arrived_s if seen is not None else 0.0, self._excused_s) > SILENT_S
 
     def state_since_s(self, key: Key) -> float:
-        """Since when its reports name its present state, and none could be missed."""
+        """Time since which the executor's reports show its present state without a possible gap."""
         seen = self._seen.get(key)
         return max(seen.state_since_s if seen is not None else 0.0, self._excused_s)
 
     def ready_since_ms(self, now_s: float) -> dict[Key, int | None]:
-        """Of executors that report: since when work waits for them to wake; None without any, and while they are awake."""
+        """Unix milliseconds since when work waits for each reporting executor to wake; None without work, and while it is awake."""
         found: dict[Key, int | None] = {}
         for key in self._seen:
             if (report := self.newest(key, now_s)) is not None:
@@ -82,7 +82,7 @@ class Reports:
         return found
 
     def contradict(self, standing: AcceleratorState, now_s: float) -> bool:
-        """Whether they say that an executor woke or ended its slice, and no row says so yet."""
+        """Whether a report shows that an executor woke or ended its slice, and its row does not yet."""
         for row in standing.executors:
             report, newest = self.newest((row.accelerator, row.executor), now_s), row.newest
             if report is None or newest is None or newest.ended_ms is not None:
@@ -92,7 +92,7 @@ class Reports:
         return False
 
     def _check(self, report: ExecutorReport, now_s: float) -> None:
-        """Raises: Reject."""
+        """Raises: Reject if the report's executor is not deployed, or its time is in the future."""
         place = self._deployed.places.get((report.accelerator, report.executor))
         if place is None or place.pool != report.pool:
             raise Reject(f"no executor {report.executor} of pool {report.pool} is on accelerator {report.accelerator}")
@@ -105,15 +105,15 @@ def has_work(report: ExecutorReport) -> bool:
 
 
 def has_woken(report: ExecutorReport, epoch: int) -> bool:
-    """Whether it is awake for the slice of that epoch; its answer may still be on its way."""
+    """Whether the executor is awake for the slice of that epoch; its answer may still be in flight."""
     return report.state is ExecutorState.AWAKE and report.epoch >= epoch
 
 
 def has_stopped(report: ExecutorReport, awake_s: float) -> bool:
-    """Whether the executor, which was awake at `awake_s`, says later that it is neither awake nor on the way."""
+    """Whether the executor, awake at `awake_s`, later reports that it is neither awake nor moving."""
     return report.at_s > awake_s and report.state in AT_REST
 
 
 def has_ended(report: ExecutorReport, epoch: int) -> bool:
-    """Whether the executor has read the order of its slice `epoch`, and is neither awake by it nor on the way."""
+    """Whether the executor has read the order of its slice `epoch`, and is neither awake under it nor moving."""
     return report.epoch >= epoch and report.state in AT_REST

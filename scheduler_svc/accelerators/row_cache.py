@@ -1,4 +1,4 @@
-"""What the leader keeps of PostgreSQL between decisions: rows, measured moves, and tenants' claims."""
+"""The leader's cache of PostgreSQL state between decisions: rows, measured moves, and tenants' claims."""
 
 from collections import deque
 from collections.abc import Collection, Sequence
@@ -14,9 +14,9 @@ from scheduler_svc.accelerators.queries.executors import MeasuredMove
 from scheduler_svc.accelerators.queries.standing import AcceleratorState, Booked, Running
 
 Place = tuple[str, str, str]
-"""Accelerator, pool, tenant."""
+"""(accelerator, pool, tenant)."""
 WHOLE = ""
-"""In place of a pool: all of a tenant's together."""
+"""In place of a pool: all pools of a tenant together."""
 
 
 class RowCache:
@@ -30,11 +30,11 @@ class RowCache:
         self._times = Times(deployed)
 
     async def read_rows(self, connection: AsyncConnection) -> None:
-        """Executors and slices: after every change of them."""
+        """Reload executors and slices; called after every change of them."""
         self.standings = await standing.standings(connection, self._deployed.accelerators)
 
     async def read_work(self, connection: AsyncConnection, now_s: float) -> None:
-        """Moves since the last look, running tasks and what is booked to their tenants: a second late is soon enough."""
+        """Load new moves, running tasks and their tenants' booked time; may be up to a second old."""
         names, pools = self._deployed.accelerators, self._deployed.pools
         running = await standing.running_tenants(connection, pools)
         self.take(running, await standing.booked(connection, names, pools, now_s) if len(running) > 1 else [], now_s)
@@ -46,12 +46,12 @@ class RowCache:
         return any(one.pool == pool for one in self._running)
 
     def take(self, running: Sequence[Running], booked: Sequence[Booked], now_s: float) -> None:
-        """Know who has running tasks, and what they were served lately."""
+        """Set the tenants with running tasks, and the time booked to them lately."""
         self._running = list(running)
         self._times.note(running, booked, now_s)
 
     def claims(self, accelerator: str, pool: str, *, trains: bool) -> tuple[Claim, ...]:
-        """Of tenants with running tasks in the pool; those of its trainer, of tenants with batches, as far as any is known.
+        """Claims of tenants with running tasks in the pool; for a trainer, only of tenants with a batch, if there are any.
 
         A single claim on an accelerator competes with none.
         """
@@ -70,22 +70,23 @@ class RowCache:
 
 
 class Times:
-    """Weighted seconds of tenants on each accelerator, and in each of their pools there.
+    """Tenants' weighted seconds on each accelerator, and in each of their pools there.
 
-    Who comes later than others is given some. That is known while this replica leads: whom it finds at its begin came long ago.
+    Tenants that arrive later than others are credited time, if this replica leads when they arrive: those present when it begins to lead
+    count as established.
     """
 
     def __init__(self, deployed: Deployed) -> None:
         self._accelerators = {pool: {one.accelerator for one in deployed.places.values() if one.pool == pool} for pool in deployed.pools}
         self._present: dict[Place, Running] | None = None
         self._starts: dict[Place, Start] = {}
-        """Of a tenant's pools, and under the pool WHOLE of tenants."""
+        """Credits by tenant and pool, and by tenant under the pool WHOLE."""
         self._served_ms: dict[Place, float] = {}
         self._of_tenant_ms: dict[tuple[str, str], float] = {}
         self._now_s = 0.0
 
     def note(self, running: Sequence[Running], booked: Sequence[Booked], now_s: float) -> None:
-        """These have running tasks now, and were served so much lately."""
+        """Set the running tasks and the time booked to their tenants lately; credits newcomers."""
         self._served_ms, self._now_s = served_ms(running, booked), now_s
         self._of_tenant_ms = {}
         for (name, _, tenant), ms in self._served_ms.items():
@@ -102,7 +103,7 @@ class Times:
         return Claim(one.tenant, one.weight, self._virtual_s(accelerator, one), self._pool_s(place, one), self._left_s(place))
 
     def _given(self, before: Collection[Place]) -> dict[Place, Start]:
-        """What those are given that were not there `before`: a tenant, or a further pool of one."""
+        """Credits of newcomers, absent in `before`: a tenant, or a further pool of a tenant."""
         present = self._present or {}
         stayed = {place: one for place, one in present.items() if place in before}
         known = {(name, tenant) for name, _, tenant in before}
@@ -119,7 +120,7 @@ class Times:
         return found
 
     def _left_s(self, place: Place) -> float:
-        """What still counts of the seconds that were given."""
+        """Part of a place's credited seconds that still counts."""
         start = self._starts.get(place)
         return start.left_s(self._now_s) if start is not None else 0.0
 
@@ -132,9 +133,9 @@ class Times:
 
 
 def served_ms(running: Sequence[Running], booked: Sequence[Booked]) -> dict[Place, float]:
-    """Milliseconds of accelerators by tenant.
+    """Accelerator milliseconds by place.
 
-    What is not booked yet is in proportion to what the pool's tenants were booked lately; in equal parts where that is nothing.
+    Unbooked time is split in proportion to what the pool's tenants were booked lately, or equally if that is nothing.
     """
     found: dict[Place, float] = {(one.accelerator, one.pool, one.tenant): one.ms for one in booked if one.tenant is not None}
     for one in booked:

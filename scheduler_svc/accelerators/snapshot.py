@@ -1,8 +1,8 @@
-"""One accelerator at one moment: rows, reports, and what follows from them for the decisions. Pure.
+"""One accelerator at one moment: rows, reports, and the decisions' inputs derived from them. Pure.
 
-Held executors that are still on the device are ordered off it, and so are *strays*: those that are awake without a slice, because
+Held executors that are still on the device are ordered off it, and so are *strays*: executors that are awake without a slice, because
 PostgreSQL was restored or an order to park was lost. A stray keeps the accelerator's lock until it is ordered to park, and the holder waits
-for it. How long the holder has waited distinguishes it from a predecessor that has not read its order yet.
+for it. A stray differs from a predecessor that has not read its order yet by how long the holder has waited.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -32,26 +32,27 @@ from scheduler_svc.accelerators.queries.standing import AcceleratorState, Execut
 from scheduler_svc.base.states import Hold
 
 REPEATED = 0.2
-"""Share of a frozen operation's work that is repeated where the KV cache is dropped: its prompt and tokens are computed in one pass."""
+"""Fraction of a frozen operation's work that is repeated if its KV cache was dropped: its prompt and tokens are recomputed in one prefill.
+"""
 STARTS_WITHIN_S = 10.0
-"""Time within which a holder that says that work waits for it has begun some; then others count as if it had."""
+"""Seconds after which a holder that reports waiting work, and has started none, is treated as if it had started."""
 STRAY_S = 10.0
-"""Time for which the holder has waited for the lock before others that are awake are ordered to park."""
+"""Seconds for which the holder must wait for the lock before other awake executors are ordered to park."""
 BEFORE_ALL_S = float("-inf")
 
 
 @dataclass(frozen=True)
 class ExecutorSnapshot:
-    """An executor that reports."""
+    """A reporting executor."""
 
     row: ExecutorRow
     report: ExecutorReport
     deepest: Tier
     claims: tuple[Claim, ...] = ()
     state_since_s: float = 0.0
-    """Since when its reports name its present state."""
+    """Time since which its reports show its present state."""
     ordered_epoch: int | None = None
-    """Epoch that it reported when it was ordered to park without a slice; None: it was not, or that order is over."""
+    """Epoch that it reported when it was ordered to park without a slice; None if no such order is pending."""
 
     @property
     def function(self) -> Function:
@@ -64,12 +65,12 @@ class ExecutorSnapshot:
 
     @property
     def left_s(self) -> float:
-        """Expected seconds until what has begun has ended."""
+        """Expected seconds until the operations in progress end."""
         return self.report.left_s if self.report.left_s is not None else self.piece_s
 
 
 def rules_of(accelerator: Accelerator, executors: Sequence[ExecutorSnapshot]) -> Rules:
-    """How much memory a GPU without `memory_gib` has is known to its executors."""
+    """Rules of the accelerator. Without `memory_gib` its device memory is the maximum that its executors report."""
     reported = max((one.report.budget_bytes for one in executors), default=0)
     device = reported if accelerator.memory_gib is None else int(accelerator.memory_gib * GIB)
     return Rules(
@@ -81,7 +82,7 @@ def rules_of(accelerator: Accelerator, executors: Sequence[ExecutorSnapshot]) ->
 
 
 def may_work(row: ExecutorRow, now_s: float) -> bool:
-    """Whether it may be given a slice: no operator holds it back, and it is not paused after a failure."""
+    """Whether the executor may get a slice: no operator holds it back, and it is not paused after a failure."""
     return not row.is_held and (row.retry_ms is None or row.retry_ms <= 1000 * now_s)
 
 
@@ -112,10 +113,10 @@ def demand(one: ExecutorSnapshot, now_s: float, *, is_holder: bool) -> Demand:
 
 
 def holding(one: ExecutorSnapshot, newest: NewestSlice, standing: AcceleratorState, now_s: float) -> Holding:
-    """`one` has the open slice, and is awake."""
+    """The slice in progress, whose executor `one` is awake."""
     assert newest.awake_ms is not None
     report, awake_s = one.report, newest.awake_ms / 1000
-    is_current = report.epoch >= newest.epoch and report.state is ExecutorState.AWAKE  # else from before it woke
+    is_current = report.epoch >= newest.epoch and report.state is ExecutorState.AWAKE  # else the report is from before it woke
     running = one.function if is_current and (report.running is not None or report.begun > 0) else None
     moved_s = newest.ordered_ms if standing.moved_ms is None else standing.moved_ms
     return Holding(
@@ -132,7 +133,7 @@ def holding(one: ExecutorSnapshot, newest: NewestSlice, standing: AcceleratorSta
 
 @dataclass(frozen=True)
 class AcceleratorSnapshot:
-    """An accelerator at one moment."""
+    """State of an accelerator at one moment."""
 
     now_s: float
     standing: AcceleratorState
@@ -146,29 +147,29 @@ class AcceleratorSnapshot:
 
     @property
     def holder(self) -> ExecutorSnapshot | None:
-        """The executor with the open slice; None without one, and until it reports."""
+        """The executor with the open slice; None if no slice is open, or the executor has not reported yet."""
         return None if self.standing.holder is None else self.executors.get(self.standing.holder.executor)
 
     @property
     def is_waking(self) -> bool:
-        """Whether a slice is open whose switch is not done."""
+        """Whether the open slice's executor has not woken yet."""
         return self.standing.slice is not None and self.standing.slice.awake_ms is None
 
     @property
     def unchanged_since_s(self) -> float:
-        """Since when the holder has reported its present state, at the earliest since its slice was ordered or its switch done."""
+        """Time since which the holder has reported its present state; not before its slice was ordered or it woke."""
         newest, since_s = self.standing.slice, self.now_s if self.holder is None else self.holder.state_since_s
         return since_s if newest is None else max(since_s, (newest.awake_ms or newest.ordered_ms) / 1000)
 
     @property
     def gone(self) -> ExecutorRow | None:
-        """A silent executor of which something is left."""
+        """A silent executor that still has a slice, memory, or unbooked time; None if every silent executor is recorded as gone."""
         holder, rows = self.standing.holder, (row for row in self.standing.executors if row.executor in self.silent)
         return next((row for row in rows if row is holder or row.tier is not Tier.OFF or row.has_unbooked), None)
 
     @property
     def held_on_device(self) -> list[ParkOrder]:
-        """Orders for what an operator holds and is still on the device, each given once: they take effect."""
+        """Orders to park executors that an operator holds and that are still on the device; each is issued once."""
         return [
             ParkOrder(name, one.deepest)
             for name, one in self.executors.items()
@@ -180,7 +181,7 @@ class AcceleratorSnapshot:
 
     @property
     def strays(self) -> list[ExecutorSnapshot]:
-        """Executors that keep the holder of the open slice from waking, and were not ordered to park yet."""
+        """Awake executors that keep the holder from waking, and were not ordered to park yet."""
         holder, newest = self.holder, self.standing.slice
         waits = self.is_waking and holder is not None and holder.report.state is ExecutorState.WAKING
         if not waits or newest is None or self.now_s < newest.ordered_ms / 1000 + STRAY_S:
@@ -190,7 +191,7 @@ class AcceleratorSnapshot:
 
     @cached_property
     def decision(self) -> Decision:
-        """What the policy says."""
+        """Decision of the accelerator's policy."""
         return next_slice(self.now_s, self.held, self.demands, self.moves, self.rules)
 
     @cached_property
@@ -207,7 +208,7 @@ class AcceleratorSnapshot:
         return holding(one, one.row.newest, self.standing, self.now_s)
 
     def parks(self, switch: Switch) -> list[ParkOrder]:
-        """Orders to park for a switch: the holder, as `park_mode` says, and others that leave the device."""
+        """Orders to park for a switch: the holder, by `park_mode`, and others that leave the device."""
         to = {park.executor: park.to_tier for park in switch.park_to}
         if self.executors[switch.executor].row.needs_room:
             to |= {park.executor: park.to_tier for park in deeper(switch.executor, self.demands)}
@@ -226,12 +227,12 @@ class AcceleratorSnapshot:
 
 
 def drain_s(seconds: float, function: Function) -> float | None:
-    """None: until all has ended, which a step or a scoring pass always does."""
+    """Seconds that running work may take to finish; None: no limit, as for training steps and scoring passes, which cannot be frozen."""
     return max(0.0, seconds) if function.is_interruptible and seconds < float("inf") else None
 
 
 def deeper(executor: str, demands: Sequence[Demand]) -> list[Park]:
-    """Moves of all others one tier deeper, as far as their pools allow it, so that `executor` has the room that it lacked."""
+    """Moves of all other executors one tier deeper, as far as their pools allow, to free the memory that `executor` lacked."""
     steps = {Tier.DEVICE: Tier.HOST, Tier.HOST: Tier.DISK}
     return [
         Park(one.executor, one.tier, steps[one.tier])

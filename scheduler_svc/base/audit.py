@@ -1,6 +1,6 @@
-"""The audit: rows that are written with each effect, and read by asks. Rows are never changed, but for the count of refusals.
+"""The audit log: rows written in the transaction of each effect, and read by asks. Rows are immutable except for the count of refusals.
 
-No row has content of a tenant: neither names, reasons, options nor texts. Ids of tasks, names of tenants and public keys are none.
+No row contains tenants' content: no names, reasons, options or texts. Ids of tasks, names of tenants and public keys are not content.
 """
 
 import json
@@ -23,29 +23,29 @@ from common.messages.tenancy.access import Reason, Via
 
 PUBLIC_KEY = re.compile(r"U[A-Z2-7]{55}")
 DOWNLOADS = ("adapter", "chunk")
-"""Asks that are recorded: one row for each download."""
+"""Asks that are audited: one row per download."""
 NOTHING: Mapping[str, JsonValue] = {}
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 @dataclass(frozen=True)
 class Actor:
-    """Who asks for what, and how."""
+    """Sender of a request, and its verb."""
 
     tenant: str
-    """As the subject names it; `streams.EVERY_TENANT` for what concerns all."""
+    """Tenant in the subject; `streams.EVERY_TENANT` for operators' requests about all tenants."""
     verb: str
     via: Via
     key: str = ""
-    """Public key; empty where none is named."""
+    """Public key; empty if the subject names none."""
     host: str = ""
     job: int | None = None
-    """Sequence of the job in its stream, by which a redelivery is recognized; None where there is no job."""
+    """Stream sequence of the job, which identifies redeliveries; None if the request is not a job."""
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """An action that took effect, or one that was accepted before and then rejected."""
+    """An action that took effect, or was accepted and then rejected."""
 
     by: Actor
     verb: str
@@ -62,17 +62,17 @@ class Refused:
 
 
 def accepted(by: Actor, target: str, detail: Mapping[str, JsonValue] = NOTHING, *, verb: str = "") -> Accepted:
-    """`verb`: in place of the actor's, where a job has several effects."""
+    """Entry of an accepted action. `verb`: overrides the actor's verb, for a job with several effects."""
     return Accepted(by, verb or by.verb, target, detail)
 
 
 def rejected(tenant: str, task: str, reason: Reason) -> Accepted:
-    """That a task whose submission was accepted is rejected by the check of its environment."""
+    """Entry of a task whose submission was accepted and whose environment check then rejected it."""
     return Accepted(Actor(tenant, "submit", "scheduler"), "submit", task, NOTHING, reason)
 
 
 def refused(by: Actor, sentence: str) -> Refused:
-    """`sentence`: why; of it only the part of the job that it begins with is kept."""
+    """Entry of a refused request. `sentence`: the reason, of which only its first word is stored, mapped to a `Reason`."""
     begin = re.split(r"[.:\[ ]", sentence, maxsplit=1)[0]
     if begin in LIMITS:
         return Refused(by, "limit")
@@ -81,14 +81,14 @@ def refused(by: Actor, sentence: str) -> Refused:
 
 
 def actor_of(subject: str, sequence: int | None) -> Actor:
-    """Sender of the job `jobs.<verb>.<tenant>[.<key>]`. A server with keys permits the longer subject to that key alone."""
+    """Sender of the job `jobs.<verb>.<tenant>[.<key>]`. A NATS server with keys permits the longer subject to that key only."""
     _, verb, tenant, key = (streams.token(subject, place) or "" for place in range(4))
     known = key if PUBLIC_KEY.fullmatch(key) else ""
     shown = verb if verb in streams.JOB_VERBS else "unknown"
     return Actor(tenant, shown, "key" if known else "short form", known, job=sequence)
 
 
-# A subject may name any tenant, so that a name is kept only where there is such a tenant.
+# Subjects may name any tenant: the name is stored only if the tenant exists.
 _TENANT = (
     f"CASE WHEN e.tenant = '{streams.EVERY_TENANT}' THEN e.tenant ELSE coalesce((SELECT id FROM tenants t WHERE t.id = e.tenant), '') END"
 )
@@ -106,7 +106,7 @@ WHERE NOT EXISTS (SELECT FROM audit a WHERE a.job = e.job AND a.verb = e.verb AN
                                         AND a.outcome = 'accepted' AND a.at > now() - interval '1 hour'))
 ORDER BY e.place
 """)
-# Rows are locked in one order.
+# ORDER BY: rows are locked in one order.
 _REFUSE = text(f"""
 INSERT INTO audit (tenant, key, via, host, verb, target, outcome, reason, hour, count)
 SELECT found.tenant, key, min(via), min(host), verb, '', 'refused', reason, date_trunc('hour', now()), count(*)
@@ -117,7 +117,7 @@ ON CONFLICT (tenant, key, verb, reason, hour) WHERE hour IS NOT NULL DO UPDATE S
 
 
 async def write(connection: AsyncConnection, entries: Sequence[Accepted | Refused]) -> None:
-    """A job that is redelivered within an hour, and further parts of a download, leave no further row; a refusal counts each time."""
+    """Insert entries. Redelivered jobs within an hour, and further chunks of a download, add no row; each refusal increments a count."""
     done = [
         (one.by, one.verb, one.target, json.dumps(dict(one.detail)), one.rejected_for or "") for one in entries if isinstance(one, Accepted)
     ]
@@ -147,7 +147,7 @@ _READ_ALL, _READ_ONE = _reading(_OF_ALL), _reading(_OF_ONE)
 
 
 async def lines(connection: AsyncConnection, tenant: str | None, since: datetime | None, *, after: int, most: int) -> list[AuditLine]:
-    """Rows of one tenant or all, since a moment: at most so many after the number `after`."""
+    """Up to `most` audit rows after number `after`. `tenant`: None for all; `since`: minimum time, None for any."""
     given = {"tenant": tenant, "since": since, "after": after, "most": most}
     return [
         AuditLine.model_validate(dict(row))
@@ -156,11 +156,11 @@ async def lines(connection: AsyncConnection, tenant: str | None, since: datetime
 
 
 REMEMBERED_S = 60.0
-"""Seconds for which a row is taken to be there: a restored database may have lost it."""
+"""Seconds for which a recorded download is trusted without a query: a restored database may have lost its row."""
 MAX_DOWNLOADS = 4096
 
 Download = tuple[str, str]
-"""The asker's public key, and the adapter's name."""
+"""(public key of the client, name of the adapter)."""
 
 
 class Downloads:
@@ -172,5 +172,5 @@ class Downloads:
         return self._clock() < (self._recorded.peek(download) or 0.0)
 
     def record(self, download: Download) -> None:
-        """Once its row is committed."""
+        """Mark a download as recorded; call it once its row is committed."""
         self._recorded.put(download, self._clock() + REMEMBERED_S)

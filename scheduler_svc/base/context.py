@@ -1,4 +1,4 @@
-"""Context of the handlers. Each is `async def handle_…(context: HandlerContext, deliveries: Sequence[Delivery]) -> None`."""
+"""Dependencies of the handlers. Each handler is `async def handle_…(context: HandlerContext, deliveries: Sequence[Delivery]) -> None`."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -34,7 +34,7 @@ class HandlerContext:
     wake_tenant_deletion: Callable[[], None]
     webhooks: WebhookRules = NO_WEBHOOK_RULES
     deployed: Deployed = NOTHING_SHARED
-    """Shared accelerators."""
+    """Shared accelerators and their executors."""
     wake_slices: Callable[[], None] = lambda: None
 
     @asynccontextmanager
@@ -48,10 +48,10 @@ class HandlerContext:
 
 
 def verb_of(delivery: Delivery) -> str:
-    """Verb of a job, as its subject names it."""
+    """Verb in the subject of a job."""
     return streams.token(delivery.subject, 1) or ""
 
 
 def sender_of(delivery: Delivery) -> Actor:
-    """Who has sent a job, for the audit."""
+    """Sender of a job, for the audit."""
     return actor_of(delivery.subject, delivery.sequence)

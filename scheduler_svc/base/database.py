@@ -32,28 +32,28 @@ def alembic_config(url: str = "") -> Config:
 
 @cache
 def expected_revision() -> str:
-    """The newest migration of this version."""
+    """Newest migration known to this version."""
     head = ScriptDirectory.from_config(alembic_config()).get_current_head()
     assert head is not None
     return head
 
 
 RELAY_LOCK = 7_301
-"""Advisory lock of the replica that relays the outbox, so that its order is kept."""
+"""Advisory lock of the replica that relays the outbox, which keeps messages in order."""
 ADMISSION_LOCK = 7_302
-"""Advisory lock of admission, so that capacity is counted once."""
+"""Advisory lock of admission, so that concurrent admissions do not both use the same capacity."""
 SLICES_LOCK = 7_303
 """Advisory lock of the replica that decides about shared accelerators."""
 HOMES_LOCK = 7_304
-"""Advisory lock of a look at the homes of tasks."""
+"""Advisory lock of a review of tasks' homes."""
 
 CONNECT = Backoff(first_s=0.4, max_s=30.0)
 PATIENCE_S = 20.0
-"""Time limit of a transaction: they take milliseconds, and a dead connection gives no error."""
+"""Default time limit of a transaction in seconds: transactions take milliseconds, and a dead connection raises no error."""
 CANCEL_S = 3.0
-"""Time limit of an interruption: psycopg asks the server to cancel, and waits for the answer."""
+"""Time limit of a cancellation in seconds: psycopg asks the server to cancel, and waits for the answer."""
 UNREACHABLE = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
-"""Errors of SQLAlchemy, and of psycopg where a statement goes to it directly (`queries/sql/statement.py`)."""
+"""Connection errors of SQLAlchemy, and of psycopg for statements that bypass SQLAlchemy (`base/sql.py`)."""
 MIGRATE = "run `python -m scheduler_svc.migrate` of this version"
 
 log = structlog.get_logger()
@@ -70,13 +70,13 @@ class Database:
 
     @classmethod
     async def connect(cls, url: str, *, patience_s: float = PATIENCE_S, cancel_s: float = CANCEL_S) -> "Database":
-        """Wait until PostgreSQL answers with this version's schema; log what is missing, so that operators can correct it."""
+        """Wait until PostgreSQL answers with this version's schema; log the obstacle and its remedy while waiting."""
         engine = create_async_engine(
             url,
             pool_size=8,
             max_overflow=8,
-            pool_use_lifo=True,  # few connections do most of the work, and have its statements prepared
-            hide_parameters=True,  # logs outlive what users delete
+            pool_use_lifo=True,  # concentrates work on few connections, which have its statements prepared
+            hide_parameters=True,  # logs outlive data that users delete
         )
         shown = make_url(url).render_as_string(hide_password=True)
         attempt = 0
@@ -107,16 +107,16 @@ class Database:
         await self._engine.dispose()
 
     async def check_schema(self) -> None:
-        """Raises: Unavailable when a newer version has migrated the schema since: what its rows need, this version does not know."""
+        """Raises: Unavailable if a newer version has migrated the schema, since this version cannot write its rows."""
         async with self.statements() as connection:
             if (present := await _revision(connection)) != expected_revision():
                 raise Unavailable(f"the schema is of another version: {present}, not {expected_revision()}")
 
     @asynccontextmanager
     async def transaction(self, *, patience_s: float | None = None) -> AsyncGenerator[Transaction]:
-        """A transaction with its outbox. Raises: Unavailable when the connection is lost or a deadlock aborts it.
+        """A transaction with its outbox. `patience_s`: its time limit, if it may take longer than usual.
 
-        `patience_s`: its time limit, where it may take longer than usual.
+        Raises: Unavailable if the connection is lost or a deadlock aborts it.
         """
         async with self._within(patience_s), self._engine.begin() as connection:
             tx = Transaction(connection)
@@ -125,8 +125,8 @@ class Database:
 
     @asynccontextmanager
     async def statements(self, *, patience_s: float | None = None) -> AsyncGenerator[AsyncConnection]:
-        """A connection whose statements commit themselves. Each sees what was committed before it, as in a transaction, which would
-        need two more round trips. Raises: Unavailable when the connection is lost.
+        """A connection in autocommit mode. Each statement sees earlier commits, as at READ COMMITTED in a transaction, which would need two
+        more round trips. Raises: Unavailable if the connection is lost.
         """
         async with self._within(patience_s), self._committing.begin() as connection:
             yield connection
@@ -150,7 +150,7 @@ class Database:
         """A connection that holds a session's advisory lock; waits while another replica holds it. Each statement commits itself.
 
         The lock lasts as long as the connection, so work under the lock must use this connection.
-        Raises: Unavailable when PostgreSQL is unavailable.
+        Raises: Unavailable if PostgreSQL is unavailable.
         """
         try:
             async with AsyncExitStack() as closing:
@@ -171,7 +171,7 @@ class Database:
 
     @asynccontextmanager
     async def patience(self, patience_s: float | None = None) -> AsyncGenerator[None]:
-        """Time limit of the block, also where psycopg waits for the server to cancel. Raises: TimeoutError."""
+        """Time limit of the block, enforced even while psycopg waits for the server to cancel. Raises: TimeoutError."""
         patience_s = patience_s or self._patience_s
         async with asyncio.timeout(patience_s + self._cancel_s), asyncio.timeout(patience_s):
             with cancellation_kept():
@@ -179,15 +179,15 @@ class Database:
 
 
 def _away(error: BaseException) -> Unavailable:
-    """The first error in the chain: a failed rollback only follows from it."""
+    """Unavailable with the first error in the chain, of which a failed rollback is only a consequence."""
     while isinstance(error.__context__, UNREACHABLE):
         error = error.__context__
     return Unavailable(f"PostgreSQL: {str(getattr(error, 'orig', error)).strip()}")
 
 
 async def _revision(connection: AsyncConnection) -> str:
-    """Newest migration that was applied; empty when none was."""
-    # Absent, or just made: a migration grants rights in its last transaction.
+    """Newest applied migration; empty if none was applied."""
+    # Unreadable if absent, or just created: a migration grants rights in its last transaction.
     readable = text("SELECT coalesce(has_table_privilege(to_regclass('alembic_version'), 'SELECT'), false)")
     present = (await connection.execute(readable)).scalar_one()
     return (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalar_one_or_none() or "" if present else ""

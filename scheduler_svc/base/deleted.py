@@ -1,4 +1,4 @@
-"""Queries on deleted tasks and tenants. A task leaves one row, with what it consumed; a tenant its row, with a receipt."""
+"""Queries on deleted tasks and tenants. A deleted task leaves one row with its consumption; a tenant keeps its row, with a receipt."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -31,9 +31,9 @@ from scheduler_svc.base.tables import (
 )
 
 COUNTED = (tasks, groups, trajectories, steps, evaluations)
-"""Tables whose rows a receipt counts, by task."""
+"""Tables whose rows a deletion receipt counts, by task."""
 OF_A_TASK = (trajectories, groups, evaluations, steps, ledger, events, dead_letters)
-"""Tables with rows of a task, referenced ones last: one statement for each table is faster than cascades."""
+"""Tables with rows of a task, referenced tables last: one statement per table is faster than cascades."""
 
 
 _KEEP_USAGE = text(
@@ -61,7 +61,7 @@ async def find(connection: AsyncConnection, task: str) -> DeletedTask | None:
 
 
 async def delete_task(connection: AsyncConnection, task: str, by: int) -> None:
-    """Replace all rows of an ended, locked task by one with what it consumed, and its days on invoices. `by`: the job's sequence."""
+    """Replace all rows of an ended, locked task by one row with its consumption, and its days on invoices. `by`: sequence of the job."""
     spent = {
         f"{kind}_tokens": select(func.coalesce(func.sum(ledger.c.tokens), 0))
         .where(ledger.c.task == task, ledger.c.kind == kind)
@@ -78,13 +78,13 @@ async def delete_task(connection: AsyncConnection, task: str, by: int) -> None:
 
 
 async def pending(connection: AsyncConnection) -> list[DeletedTask]:
-    """Deleted tasks whose data may still be in NATS."""
+    """Deleted tasks whose data may not be erased from NATS yet."""
     found = (await connection.execute(_ROW.where(deleted_tasks.c.freed_bytes.is_(None)).order_by(deleted_tasks.c.id))).all()
     return [DeletedTask(*row) for row in found]
 
 
 async def erased(connection: AsyncConnection, task: str, freed_bytes: int) -> bool:
-    """Record that the task's data is erased from NATS; False when that was recorded before."""
+    """Record that the task's data is erased from NATS; False if that was already recorded."""
     statement = (
         update(deleted_tasks)
         .where(deleted_tasks.c.id == task, deleted_tasks.c.freed_bytes.is_(None))
@@ -95,12 +95,12 @@ async def erased(connection: AsyncConnection, task: str, freed_bytes: int) -> bo
 
 
 async def deleted_among(connection: AsyncConnection, ids: Collection[str]) -> set[str]:
-    """Deleted ones among these tasks."""
+    """Ids of deleted tasks among `ids`."""
     return set((await connection.execute(select(deleted_tasks.c.id).where(deleted_tasks.c.id.in_(ids)))).scalars())
 
 
 async def ended_before(connection: AsyncConnection, tenant: str, age_s: float) -> list[str]:
-    """Tasks of the tenant that ended longer ago than `age_s` and have no alias, by time of their end."""
+    """Tasks of the tenant that ended more than `age_s` ago and have no alias, by time of their end."""
     before = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, age_s)
     has_alias = select(aliases.c.name).where(aliases.c.task == tasks.c.id).exists()
     statement = select(tasks.c.id).where(tasks.c.tenant == tenant, tasks.c.state.not_in(LIVE), tasks.c.ended_at < before, ~has_alias)
@@ -118,9 +118,9 @@ class DeletedTenant:
     by: int
     """Sequence of the requesting job."""
     deletion: dict[str, Any]
-    """The request's id as `request`, and the receipt: counts of what is deleted, once its tasks have ended. `Any`: JSON."""
+    """Id of the request as `request`; once all tasks have ended, also the receipt: counts of deleted rows and messages. `Any`: JSON."""
     deleted_at: datetime | None
-    """None until all is deleted."""
+    """None until the deletion is complete."""
 
 
 _TENANT = select(tenants.c.id, tenants.c.deleted_by, tenants.c.deletion, tenants.c.deleted_at).where(tenants.c.deleted_by.is_not(None))
@@ -129,7 +129,7 @@ _IS_JOB = func.split_part(dead_letters.c.subject, ".", 1) == "jobs"
 
 
 async def begin_tenant(connection: AsyncConnection, tenant: str, by: int, request: str) -> bool:
-    """Mark a tenant as one that is deleted; False where there is none, or it is marked. Waits for submissions of its tasks."""
+    """Mark a tenant for deletion; False if it does not exist or is already marked. Its lock waits for concurrent submissions."""
     row = (await connection.execute(select(tenants.c.deleted_by).where(tenants.c.id == tenant).with_for_update())).first()
     if row is None or row.deleted_by is not None:
         return False
@@ -141,13 +141,13 @@ async def begin_tenant(connection: AsyncConnection, tenant: str, by: int, reques
 
 
 async def find_tenant(connection: AsyncConnection, tenant: str) -> DeletedTenant | None:
-    """The tenant's deletion; None where there is no such tenant, or it is not deleted."""
+    """The tenant's deletion; None if there is no such tenant, or no deletion was requested."""
     row = (await connection.execute(_TENANT.where(tenants.c.id == tenant))).first()
     return DeletedTenant(*row) if row else None
 
 
 async def pending_tenants(connection: AsyncConnection) -> list[DeletedTenant]:
-    """Tenants whose deletion has not finished."""
+    """Tenants whose deletion is not complete."""
     rows = (await connection.execute(_TENANT.where(tenants.c.deleted_at.is_(None)).order_by(tenants.c.id))).all()
     return [DeletedTenant(*row) for row in rows]
 
@@ -157,7 +157,7 @@ async def tasks_of_tenant(connection: AsyncConnection, tenant: str) -> list[str]
 
 
 async def count_tenant(connection: AsyncConnection, tenant: str, messages: int) -> None:
-    """Write the receipt of a tenant whose tasks have ended, unless there is one. `messages`: those stored about it in NATS."""
+    """Store the receipt of a tenant whose tasks have ended, unless it has one. `messages`: number of its messages stored in NATS."""
     own = select(tasks.c.id).where(tasks.c.tenant == tenant)
     counts = {table.name: select(func.count()).where((table.c.id if table is tasks else table.c.task).in_(own)) for table in COUNTED}
     counts |= {"events": select(func.count()).where(events.c.tenant == tenant)}
@@ -174,12 +174,12 @@ async def count_tenant(connection: AsyncConnection, tenant: str, messages: int) 
 
 
 async def letters_about_jobs(connection: AsyncConnection, tenant: str) -> list[int]:
-    """Sequences of dead letters about the tenant's jobs, which belong to no task."""
+    """Stream sequences of dead letters about the tenant's jobs, which belong to no task."""
     return list((await connection.execute(select(dead_letters.c.sequence).where(_of_jobs(tenant)))).scalars())
 
 
 async def finish_tenant(connection: AsyncConnection, tenant: str) -> DeletedTenant | None:
-    """Delete what is left of a tenant without tasks but its row, and record the end; None where that was recorded before."""
+    """Delete the remaining rows of a tenant without tasks, except its own, and record the end; None if that was already recorded."""
     await connection.execute(delete(events).where(events.c.tenant == tenant))
     await connection.execute(delete(dead_letters).where(_of_jobs(tenant)))
     await connection.execute(delete(keys).where(keys.c.tenant == tenant))
@@ -190,6 +190,6 @@ async def finish_tenant(connection: AsyncConnection, tenant: str) -> DeletedTena
 
 
 def _of_jobs(tenant: str) -> ColumnElement[bool]:
-    """Letters about its jobs, and about its packages, whose subjects end with the tenant and a digest."""
+    """Condition for dead letters about the tenant's jobs and its packages, whose subjects end with the tenant and a digest."""
     of_package = _IS_PACKAGE & (func.split_part(dead_letters.c.subject, ".", -2) == tenant)
     return (_IS_JOB & (func.split_part(dead_letters.c.subject, ".", 3) == tenant)) | of_package

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the scheduler. Everything else about tasks is in PostgreSQL."""
+"""Prometheus metrics of the scheduler. All other data about tasks is in PostgreSQL."""
 
 from prometheus_client import Counter, Gauge
 

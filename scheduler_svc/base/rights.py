@@ -1,13 +1,13 @@
-"""Who may do what with which table and view. Grants and row-level security are made from this table, and a test tries every cell.
+"""Rights by table, view and role. Grants and row-level security are generated from this module, and a test tries every cell.
 
-    marlaas_owner    owns the schema: migrations, and tenants' roles
-    marlaas_app      the scheduler: all rows, and of each table only the statements that it has
-    marlaas_reader   reads everything
-    marlaas_tenants  reads the rows of one tenant; a group, in which every tenant's role is
+marlaas_owner    owns the schema: migrations, and tenants' roles
+marlaas_app      the scheduler: all rows, and per table only the statements that it uses
+marlaas_reader   reads everything
+marlaas_tenants  reads the rows of one tenant; a group role of which every tenant's role is a member
 
-A policy for the scheduler is `true`, which PostgreSQL removes when it plans a statement, so its statements cost what they did.
-Views have the rights of the user that reads them (`security_invoker`): with their owner's, they would show everyone's rows.
-A tenant's role does not have the tenant's name, since every role may read the names of all; `tenant_roles` says whose it is.
+The scheduler's policy is `true`, which PostgreSQL removes at planning, so row-level security adds no cost to its statements.
+Views run with the rights of the querying role (`security_invoker`): with their owner's rights they would show all tenants' rows.
+A tenant's role is not named after the tenant, since every role may read all roles' names; `tenant_roles` maps roles to tenants.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ OWNER = "marlaas_owner"
 
 
 class Role(StrEnum):
-    """Roles that have rights on tables of another role."""
+    """Roles with rights on tables that another role owns."""
 
     APP = "marlaas_app"
     READER = "marlaas_reader"
@@ -53,18 +53,18 @@ _NO_DELETE, _NO_UPDATE = ALL - {Right.DELETE}, ALL - {Right.UPDATE}
 _SELECT_UPDATE = SELECT | {Right.UPDATE}
 
 _OF_THE_TENANT = "tenant = (SELECT r.tenant FROM tenant_roles r WHERE r.role = current_user)"
-"""Condition of a tenant's rows. A subquery that does not depend on the row is computed once a statement."""
+"""Condition for a tenant's rows. The subquery is uncorrelated, so it is evaluated once per statement."""
 _OF_ITS_TASKS = "task IN (SELECT t.id FROM tasks t)"
-"""The policy of `tasks` leaves the tenant's own in the subquery."""
+"""Condition for rows of a tenant's tasks: the policy of `tasks` limits the subquery to the tenant's own."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """Rights on a table or view; `marlaas_reader` may SELECT from each."""
+    """Rights on a table or view; `marlaas_reader` may SELECT from every one."""
 
     app: frozenset[Right]
     own: str | None = None
-    """Condition of the rows that a tenant reads; None where it reads none. Of a view: empty, its tables decide."""
+    """Condition for the rows that a tenant may read; None if it may read none. Empty for views, which inherit their tables' policies."""
 
     def rights(self, role: Role) -> frozenset[Right]:
         tenants = NONE if self.own is None else SELECT
@@ -131,17 +131,17 @@ VIEW_ACCESS: dict[str, Access] = {
 
 
 OUTBOX_SEQUENCE = "outbox_id_seq"
-"""Sequence whose position the scheduler compares with NATS's, and `reconcile` moves. Without the right to read it PostgreSQL gives
-no position, and no error."""
+"""Sequence whose position the scheduler compares with NATS's, and which `reconcile` sets. Without the right to read it, PostgreSQL
+returns NULL and no error."""
 
 
 def missing() -> set[str]:
-    """Tables and views of the schema without a row above, and rows above without a table or view."""
+    """Tables and views that are in only one of the schema and this module."""
     return (set(metadata.tables) | {"alembic_version"}) ^ set(TABLES) | set(VIEWS) ^ set(VIEW_ACCESS)
 
 
 def statements() -> list[str]:
-    """Statements that give exactly the rights above, whatever there was before; the owner of the tables runs them."""
+    """Statements that grant exactly these rights, whatever was granted before; the tables' owner must run them."""
     roles = ", ".join(Role)
     lines = [f"REVOKE ALL ON SCHEMA public FROM {roles}", f"GRANT USAGE ON SCHEMA public TO {roles}"]
     for name, access in TABLES.items():

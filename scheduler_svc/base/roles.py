@@ -1,7 +1,7 @@
-"""PostgreSQL's roles, made by a superuser: needed once a server, and repeated without effect.
+"""PostgreSQL's roles, created by a superuser once per server; repeating it has no effect.
 
 Roles belong to the whole server, so another database of it, or a restored dump, may find them there already.
-Roles of tenants read their own rows with psql. The owner of the schema makes them, in the server and in `tenant_roles`.
+Tenants' roles read their own rows with psql. The schema's owner creates them, in the server and in `tenant_roles`.
 """
 
 import secrets
@@ -16,12 +16,12 @@ from common.passwords import new_password, scram_verifier
 from scheduler_svc.base.rights import OWNER, Role
 
 LOGINS = {OWNER: "LOGIN CREATEDB CREATEROLE", Role.APP: "LOGIN", Role.READER: "LOGIN", Role.TENANTS: "NOLOGIN"}
-"""Role → its attributes. CREATEROLE of the owner is for tenants' roles: since PostgreSQL 16 it gives no power over other roles."""
+"""Attributes by role. The owner has CREATEROLE for tenants' roles: since PostgreSQL 16 it gives no power over other roles."""
 _NO_MORE = "NOSUPERUSER NOREPLICATION NOBYPASSRLS"
 MIN_SERVER = 150_000
-"""Oldest server: views with the rights of their reader came with PostgreSQL 15."""
+"""Minimum server version: views with `security_invoker` need PostgreSQL 15."""
 WITH_TENANT_ROLES = 160_000
-"""Oldest server that can have roles of tenants: before PostgreSQL 16 CREATEROLE gave power over other roles, and every member SET ROLE."""
+"""Minimum server version for tenants' roles: before PostgreSQL 16 CREATEROLE gave power over other roles, and every member SET ROLE."""
 
 OF_SERVICES = f"{OWNER}, {Role.APP}, {Role.READER}"
 _FUNCTIONS = {
@@ -32,9 +32,9 @@ _FUNCTIONS = {
     "|pg_(safe_snapshot_)?blocking_pids|pg_notify|pg_notification_queue_usage|pg_prepared_xact"
     "|pg_get_(replication_slots|sequence_data|multixact_members)",
 }
-"""Who keeps the right to functions (regular expressions) that PostgreSQL gives to every role; none that it does not.
+"""Functions (regular expressions) that PostgreSQL grants to every role, by the roles that keep the right; all others lose it.
 
-With them a tenant could hold the scheduler's advisory locks, fill the disk, use up transaction numbers, or count what others store and do.
+With them a tenant could hold the scheduler's advisory locks, fill the disk, exhaust transaction ids, or observe others' storage and load.
 """
 _RESERVED_FUNCTIONS = [
     f"""
@@ -49,7 +49,7 @@ END $$
     for roles, names in _FUNCTIONS.items()
 ]
 COUNTS = ("reltuples", "relpages", "relallvisible", "relallfrozen", "relfrozenxid", "relminmxid")
-"""Columns of pg_class that tell how much all tenants together store."""
+"""Columns of pg_class that reveal how much all tenants together store."""
 _RESERVED_COLUMNS = f"""
 DO $$ BEGIN
     REVOKE SELECT ON pg_class FROM PUBLIC;
@@ -59,7 +59,7 @@ DO $$ BEGIN
 END $$
 """
 SET_BY_OWNER = ("temp_file_limit", "log_min_messages", "log_min_error_statement")
-"""Settings that only a superuser may change: the owner may, of tenants' roles, and these may not change them back."""
+"""Superuser settings that the owner may set on tenants' roles, and tenants may not change."""
 _OWNERSHIP = f"""
 DO $$ DECLARE r record; BEGIN
     FOR r IN SELECT c.oid::regclass AS name, c.relkind FROM pg_class c
@@ -76,9 +76,9 @@ END $$
 
 
 def make_roles(connection: Connection, passwords: Mapping[str, str]) -> None:
-    """Make the roles, give them what is in `passwords`, and the database of `connection` to the owner.
+    """Create or update the roles, set the given passwords, and give the database of `connection` to the owner.
 
-    Raises: SystemExit where the server is too old, or the connection's role is no superuser.
+    Raises: SystemExit if the server is too old, or the connection's role is not a superuser.
     """
     version = int(connection.execute(text("SHOW server_version_num")).scalar_one())
     if version < MIN_SERVER:
@@ -91,7 +91,7 @@ def make_roles(connection: Connection, passwords: Mapping[str, str]) -> None:
             attributes = attributes.removesuffix(" CREATEROLE")
         connection.execute(text(f"{'ALTER' if role in present else 'CREATE'} ROLE {role} {attributes} {_NO_MORE}"))
         if role in passwords:
-            # Not text(): a verifier has a colon, which that takes for a parameter.
+            # Not text(), which would take a verifier's colon for a parameter.
             connection.exec_driver_sql(f"ALTER ROLE {role} PASSWORD '{scram_verifier(passwords[role])}'")
     if version >= WITH_TENANT_ROLES:
         connection.execute(text(f"GRANT {Role.TENANTS} TO {OWNER} WITH ADMIN TRUE, INHERIT FALSE, SET FALSE"))
@@ -103,7 +103,7 @@ def make_roles(connection: Connection, passwords: Mapping[str, str]) -> None:
         _OWNERSHIP,
         *_RESERVED_FUNCTIONS,
         _RESERVED_COLUMNS,
-        "REVOKE USAGE ON LANGUAGE plpgsql FROM PUBLIC",  # DO: loops and messages without an end
+        "REVOKE USAGE ON LANGUAGE plpgsql FROM PUBLIC",  # DO blocks would allow endless loops and messages
         f"GRANT USAGE ON LANGUAGE plpgsql TO {OWNER}",
         *([f"GRANT SET ON PARAMETER {', '.join(SET_BY_OWNER)} TO {OWNER}"] if version >= WITH_TENANT_ROLES else []),
         *([f"GRANT pg_use_reserved_connections TO {OF_SERVICES}"] if version >= WITH_TENANT_ROLES else []),
@@ -114,13 +114,13 @@ def make_roles(connection: Connection, passwords: Mapping[str, str]) -> None:
 
 
 def absent_roles(connection: Connection) -> list[str]:
-    """Roles that the server lacks."""
+    """Roles in LOGINS that do not exist on the server."""
     present = set(connection.execute(text("SELECT rolname FROM pg_roles")).scalars())
     return [role for role in LOGINS if role not in present]
 
 
 MAX_CONNECTIONS = 4
-"""Connections of one tenant: PostgreSQL's are few, and the scheduler needs some."""
+"""Maximum connections per tenant: PostgreSQL has few, and the scheduler needs some."""
 SETTINGS = {
     "default_transaction_read_only": "on",
     "statement_timeout": "60s",
@@ -129,10 +129,10 @@ SETTINGS = {
     "log_min_messages": "fatal",
     "log_min_error_statement": "panic",
 }
-"""Defaults of its sessions. The first three keep mistakes short, and it may change them; it cannot change what bounds its temporary files
-and keeps its texts out of the server's log."""
+"""Session defaults of tenants' roles. A tenant may change the first three, which limit mistakes, but not those that limit its temporary
+files and keep its texts out of the server's log."""
 MAX_TRANSACTION_S, MAX_IDLE_S = 90.0, 3600.0
-"""Bounds of `end_long_sessions`, which do not depend on what a session has set. The first leaves room for the defaults to end it first."""
+"""Limits of `end_long_sessions` in seconds, which a session cannot change. The first exceeds the session defaults, which apply first."""
 
 
 @dataclass(frozen=True)
@@ -145,9 +145,9 @@ class Granted:
 
 
 def grant(connection: Connection, tenant: str) -> Granted:
-    """Make the tenant's role, or give the one that there is a new password.
+    """Create the tenant's role, or set a new password for the existing one.
 
-    Raises: Reject when there is no such tenant, or the server is too old.
+    Raises: Reject if there is no such tenant, or the server is too old.
     """
     if (version := int(connection.execute(text("SHOW server_version_num")).scalar_one())) < WITH_TENANT_ROLES:
         raise Reject(f"PostgreSQL {version // 10_000} is too old for roles of tenants; use 16 or newer")
@@ -159,20 +159,20 @@ def grant(connection: Connection, tenant: str) -> Granted:
     if row.role is None:
         connection.execute(text("INSERT INTO tenant_roles (role, tenant) VALUES (:role, :tenant)"), {"role": role, "tenant": tenant})
     granted = Granted(tenant, role, new_password())
-    if not _exists(connection, role):  # also after a restore on another server
+    if not _exists(connection, role):  # also missing after a restore on another server
         connection.execute(text(f"CREATE ROLE {role}"))
     for statement in (
         f"ALTER ROLE {role} LOGIN CONNECTION LIMIT {MAX_CONNECTIONS} PASSWORD '{scram_verifier(granted.password)}'",
         f"GRANT {Role.TENANTS} TO {role} WITH INHERIT TRUE, SET FALSE",
-        f"GRANT {role} TO {OWNER}, {Role.APP} WITH INHERIT TRUE, SET FALSE",  # to end its sessions
+        f"GRANT {role} TO {OWNER}, {Role.APP} WITH INHERIT TRUE, SET FALSE",  # allows ending its sessions
         *(f"ALTER ROLE {role} SET {name} = '{value}'" for name, value in SETTINGS.items()),
     ):
-        connection.exec_driver_sql(statement)  # a verifier has a colon, which text() takes for a parameter
+        connection.exec_driver_sql(statement)  # text() would take a verifier's colon for a parameter
     return granted
 
 
 def revoke(connection: Connection, tenant: str) -> str:
-    """Remove the tenant's role and end its sessions; returns the role. Raises: Reject when it has none."""
+    """Drop the tenant's role and end its sessions; returns the role. Raises: Reject if the tenant has no role."""
     role = connection.execute(text("DELETE FROM tenant_roles WHERE tenant = :tenant RETURNING role"), {"tenant": tenant}).scalar()
     if role is None:
         raise Reject(f"tenant '{tenant}' has no role; `list` shows those that have one")
@@ -185,10 +185,11 @@ def revoke(connection: Connection, tenant: str) -> str:
 async def end_long_sessions(
     connection: AsyncConnection, *, transaction_s: float = MAX_TRANSACTION_S, idle_s: float = MAX_IDLE_S
 ) -> list[str]:
-    """End tenants' sessions with a transaction, or an idle time, that is longer; returns the role of each.
+    """End tenants' sessions with a transaction or idle time over the limits, in seconds; returns their roles.
 
-    A role may set `statement_timeout` and its like as it wants, so the bound is kept from outside. A transaction holds locks, old rows
-    and processor time; an idle session one of few connections.
+    A role may change its own `statement_timeout` and similar settings, so the limit is enforced from outside. A transaction holds locks,
+    old
+    rows and processor time; an idle session holds one of few connections.
     """
     ended = text(
         "WITH long AS MATERIALIZED (SELECT a.pid, a.usename FROM pg_stat_activity a JOIN tenant_roles r ON r.role = a.usename "
@@ -200,7 +201,7 @@ async def end_long_sessions(
 
 
 def of_tenants(connection: Connection) -> list[tuple[str, str]]:
-    """(tenant, role) of each tenant that has one."""
+    """(tenant, role) of each tenant that has a role."""
     return [(row.tenant, row.role) for row in connection.execute(text("SELECT tenant, role FROM tenant_roles ORDER BY tenant"))]
 
 

@@ -1,10 +1,10 @@
-"""The scheduling policy: which running tasks may open groups, how many, and whose steps leave for the trainer. Pure.
+"""Scheduling policy: which running tasks may open groups, how many, and whose steps are sent to the trainer. Pure.
 
-    asynchronous   each task at its own pace (`admission.py`), without waiting for others
-    sequential     one task at a time, in the order in which they were accepted
-    synchronous    all tasks in lockstep: each samples one step, then all are trained, then the next round
+asynchronous   each task at its own pace (`admission.py`), without waiting for others
+sequential     one task at a time, in order of acceptance
+synchronous    all tasks in lockstep: each samples one step, then all are trained, then the next round
 
-The last two are baselines for measurements (arXiv 2605.08527); all else is the same under each.
+The last two are baselines for measurements (arXiv 2605.08527); all else is equal.
 """
 
 from collections.abc import Sequence
@@ -21,22 +21,22 @@ class SchedulingPolicy(StrEnum):
 
 @dataclass(frozen=True)
 class TaskSnapshot:
-    """State of a running task that policies look at."""
+    """State of a running task that policies use."""
 
     task: str
     accepted_at: datetime
     allowance: int
     """Groups that the task's pace allows beyond those admitted."""
     lockstep_allowance: int
-    """The same, where no step begins before the current one is trained."""
+    """As `allowance`, if no step begins before the current one is trained."""
     has_step_ready: bool
     """Whether all groups of the next step are scored."""
     is_training: bool
-    """Whether one of its steps is with the trainer."""
+    """Whether one of its steps is at the trainer."""
 
 
 def allowances(policy: SchedulingPolicy, tasks: Sequence[TaskSnapshot]) -> dict[str, int]:
-    """Groups that the policy allows each task to open now; absent tasks none."""
+    """Groups that the policy allows each task to open now; tasks that are absent may open none."""
     if policy is SchedulingPolicy.SEQUENTIAL:
         first = min(tasks, key=lambda task: (task.accepted_at, task.task), default=None)
         return {first.task: first.allowance} if first else {}
@@ -47,7 +47,7 @@ def allowances(policy: SchedulingPolicy, tasks: Sequence[TaskSnapshot]) -> dict[
 
 
 def steps_to_send_together(tasks: Sequence[TaskSnapshot]) -> list[str]:
-    """Tasks whose steps leave in lockstep: all, once each has its step ready and none is in training; until then none."""
+    """Tasks whose steps are sent in lockstep: all, once each has its step ready and none is in training; until then none."""
     if all(task.has_step_ready and not task.is_training for task in tasks):
         return [task.task for task in tasks]
     return []

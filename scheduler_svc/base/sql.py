@@ -1,11 +1,11 @@
-"""Statements that are compiled once by SQLAlchemy and run by psycopg, their parameters, and time by the clock of a pool.
+"""Statements that SQLAlchemy compiles once and psycopg runs, their parameters, and SQL for time on a pool's clock.
 
 SQLAlchemy needs longer to build a statement (1.5 ms for the longest here) than to send it, and more than half of the processor time of a
 short one to run it; PostgreSQL parses every new text. Frequent statements are therefore constants, compiled when their module is loaded,
 and go to psycopg in the connection's own transaction. Values are parameters: a list as one array, rows as one array per column. Rare
-statements are built where they are needed and run in the usual way.
+statements are built per call and run through SQLAlchemy.
 
-States are literals where a partial index finds the few rows in them (`in_state`): PostgreSQL may switch to a generic plan, which
+States are literals if a partial index covers them (`in_state`): PostgreSQL may switch to a generic plan, which
 can only use an index whose condition is part of the statement's text.
 """
 
@@ -49,22 +49,22 @@ def given(name: str, kind: type[TypeEngine[Any]] | TypeEngine[Any] | None = None
 
 
 def any_of(name: str, kind: type[TypeEngine[Any]] = Text) -> ColumnElement[Any]:
-    """Any value of a list parameter, to compare a column with."""
+    """Right side of a comparison that holds for any value of a list parameter."""
     return any_(bindparam(name, type_=ARRAY(kind)))
 
 
 def all_of(name: str) -> ColumnElement[Any]:
-    """Every value of a list parameter of texts, to compare a column with; every value differs from all of an empty list."""
+    """Right side of a comparison that holds for every value of a list parameter of texts; always true for an empty list."""
     return all_(bindparam(name, type_=ARRAY(Text)))
 
 
 def in_state(state: ColumnElement[str], *states: StrEnum) -> ColumnElement[bool]:
-    """Condition that the row is in one of these states, as literals."""
+    """Condition that the state is one of `states`, as literals."""
     return state.in_([literal_column(f"'{each.value}'") for each in states])
 
 
 class Rows:
-    """A table of parameters."""
+    """Rows passed as parameters: one array per column, unnested to a table."""
 
     def __init__(self, name: str, **columns: type[TypeEngine[Any]] | TypeEngine[Any]) -> None:
         self._parameters = [f"{name}_{each}" for each in columns]
@@ -73,7 +73,7 @@ class Rows:
         self.c = func.unnest(*arrays).table_valued(*typed, name=name).render_derived().c
 
     def of(self, found: Collection[Sequence[object]]) -> dict[str, list[object]]:
-        """Parameters for rows with values in the order of the columns."""
+        """Parameters for rows whose values are in the order of the columns."""
         return {name: [row[place] for row in found] for place, name in enumerate(self._parameters)}
 
 
@@ -81,7 +81,7 @@ _keys = Rows("key", task=Text, number=Integer)
 
 
 def keyed(task: Column[str], number: Column[int]) -> ColumnElement[bool]:
-    """Condition that the row belongs to a group of `keys`."""
+    """Condition that (task, number) is one of the parameters from `keys`."""
     return tuple_(task, number).in_(select(_keys.c.task, _keys.c.number))
 
 
@@ -93,7 +93,7 @@ _DIALECT = PGDialectAsync_psycopg()
 
 
 class Statement:
-    """A compiled `clause` with its parameters."""
+    """A compiled `clause` and the processors of its parameters."""
 
     def __init__(self, clause: ClauseElement) -> None:
         compiled: Any = clause.compile(dialect=_DIALECT)
@@ -117,17 +117,17 @@ class Statement:
             given[name] = process(given[name])
         cursor = _driver(connection).cursor(row_factory=namedtuple_row)
         try:
-            await cursor.execute(self._sql, given)  # pyright: ignore[reportArgumentType]  # a literal, in effect
+            await cursor.execute(self._sql, given)  # pyright: ignore[reportArgumentType]  # a constant
             return await cursor.fetchall() if cursor.description else []
         except Exception:
             raise
-        except BaseException as interruption:  # its progress is unknown, and a rollback would hide the interruption
+        except BaseException as interruption:  # the statement's progress is unknown, and a rollback would hide the interruption
             await connection.invalidate(interruption)
             raise
 
 
 def _processor(parameter: BindParameter[Any]) -> Callable[[Any], Any] | None:
-    """Conversion of a value by the parameter's type, before psycopg gets it."""
+    """Conversion of a value by the parameter's type, applied before psycopg gets it; None if it needs none."""
     return parameter.type.dialect_impl(_DIALECT).bind_processor(_DIALECT)
 
 
@@ -138,22 +138,22 @@ def _driver(connection: AsyncConnection) -> PsycopgConnection[Any]:
 
 _ZERO, _THOUSAND = literal_column("0"), literal_column("1000")
 NOW_S: ColumnElement[Any] = func.extract("epoch", func.now())
-"""PostgreSQL's clock, for what need not be exact: NATS's may be some seconds off."""
+"""PostgreSQL's current time in Unix seconds, if precision does not matter: it may differ from NATS's by some seconds."""
 
 
 def parked_ms(now_s: ColumnElement[Any]) -> ColumnElement[int]:
-    """Milliseconds for which the pool of the joined clock was parked until `now_s`. `Any`: float or numeric."""
+    """Total milliseconds for which the pool of the joined clock was parked until `now_s`. `Any`: float or numeric."""
     clock = pool_clocks.c
     present = func.greatest(_ZERO, (now_s - func.extract("epoch", clock.parked_since)) * _THOUSAND)
     return func.coalesce(clock.parked_ms + func.coalesce(present, _ZERO), _ZERO).cast(BigInteger)
 
 
 def parked_ms_of_task(task: ColumnElement[str]) -> ColumnElement[int]:
-    """The same until PostgreSQL's present, of the pool of a task given by its id."""
+    """As `parked_ms`, until PostgreSQL's current time, for the pool of the task with this id."""
     found = select(parked_ms(NOW_S)).select_from(tasks.join(pool_clocks, pool_clocks.c.pool == tasks.c.pool)).where(tasks.c.id == task)
     return func.coalesce(found.scalar_subquery(), _ZERO)
 
 
 def seconds(milliseconds: ColumnElement[int]) -> ColumnElement[Any]:
-    """An interval."""
+    """Interval of `milliseconds`."""
     return func.make_interval(0, 0, 0, 0, 0, 0, milliseconds / literal_column("1000.0"))

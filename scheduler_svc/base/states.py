@@ -66,7 +66,7 @@ class EvaluationState(StrEnum):
 
 
 class VoidReason(StrEnum):
-    """Why sampled work was not trained; `failed` comes with details."""
+    """Why sampled work was not trained; `failed` has a detail."""
 
     STALE = "stale"
     CANCELLED = "cancelled"
@@ -82,16 +82,16 @@ class PackageKind(StrEnum):
 
 class PackageState(StrEnum):
     UPLOADING = "uploading"
-    """Parts are missing."""
+    """Parts of the upload are missing."""
     CHECKING = "checking"
     USABLE = "usable"
     REFUSED = "refused"
     DELETING = "deleting"
-    """No task can name it any more; its blob and its row go next."""
+    """No task can reference it; its blob and its row are deleted next."""
 
 
 class SliceReason(StrEnum):
-    """Why a slice was ordered: the decision's reason, or one of its own."""
+    """Why a slice was ordered: a decision's `Reason`, or an operator."""
 
     FIRST = "first"
     OVERDUE = "overdue"
@@ -106,28 +106,30 @@ class SliceEnd(StrEnum):
     """Why a slice ended."""
 
     SWITCHED = "switched"
-    """Another executor's was ordered; it began at the same moment."""
+    """Another executor's slice was ordered; it began at the same moment."""
     FINISHED = "finished"
-    """Its pool has no running task any more."""
+    """Its pool has no running tasks."""
     FAULTY = "faulty"
     """Its executor could not wake."""
     DIED = "died"
-    """Its executor's process ended, or reports no more."""
+    """Its executor's process ended or stopped reporting."""
     FENCED = "fenced"
-    """Its executor parked itself, since nothing confirmed its lease."""
+    """Its executor parked itself because its lease was not renewed."""
     HELD = "held"
     """An operator parked it."""
     REMOVED = "removed"
-    """The pools file has its executor no more."""
+    """Its executor was removed from the pools file."""
 
 
 class Hold(StrEnum):
-    """What an operator ordered of an executor."""
+    """An operator's order to an executor."""
 
     PARK = "park"
-    """It gets no slice, and what it has ends with what runs, frozen where it can be."""
+    """Park: no new slice; running work is frozen or, if it cannot be, finishes."""
     DRAIN = "drain"
-    """The same, but what runs ends first."""
+    """Park as `PARK`, but running work finishes first."""
     WAKE = "wake"
-    """The next slice is its own; once it has begun, it is as if nothing was ordered. Where moves are measured (`executors.measured`),
-    it is parked then, and the next slice is its own once more."""
+    """The executor gets the next slice; the order is cleared once the slice begins.
+
+    If moves are measured (`executors.measured`), the executor is then parked, and gets another slice.
+    """

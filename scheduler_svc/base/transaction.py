@@ -1,4 +1,4 @@
-"""A transaction: a connection, and the outbox of messages that are written with it and published once it is committed."""
+"""A transaction: a connection, and the outbox of messages that are written with it and published after its commit."""
 
 import json
 import time
@@ -30,33 +30,33 @@ class OutboxMessage:
     message_id: str
     headers: dict[str, str] = field(default_factory=dict)
     as_json: bool = False
-    """Key-value entries are JSON, so that any NATS client can read them."""
+    """Key-value entries are JSON, readable by any NATS client."""
 
 
 @dataclass(frozen=True)
 class Outbox:
-    """Messages and events of one transaction, in the order in which they are published."""
+    """Messages and events of one transaction, in publishing order."""
 
     messages: list[tuple[str, str, str, bytes]] = field(default_factory=list[tuple[str, str, str, bytes]])
     events: list[tuple[int, Event]] = field(default_factory=list[tuple[int, Event]])
-    """Each with its place among the messages, whose body it becomes once it has a number."""
+    """Events with the index of their message, whose body is written once the event has its number."""
 
     def post_encoded(self, subject: str, body: bytes, message_id: str, headers: dict[str, str]) -> None:
-        """Raises: Reject when the message is too large for NATS; in the outbox it would block every message behind it."""
+        """Add an encoded message. Raises: Reject if it is too large for NATS; in the outbox it would block every message behind it."""
         refuse_oversize(subject, body, headers)
         self.messages.append((subject, message_id, json.dumps(headers), body))
 
 
 @dataclass(frozen=True)
 class Transaction:
-    """What it posts and records is written by `write_outbox`, with its last statements."""
+    """A connection with its outbox and audit entries, which `write_outbox` writes last."""
 
     connection: AsyncConnection
     outbox: Outbox = field(default_factory=Outbox)
     audited: list[audit.Accepted | audit.Refused] = field(default_factory=list[audit.Accepted | audit.Refused])
 
     def post(self, messages: Sequence[OutboxMessage]) -> None:
-        """Publish the messages once the transaction is committed. Raises: Reject when one is too large for NATS."""
+        """Publish the messages once the transaction is committed. Raises: Reject if one is too large for NATS."""
         for each in messages:
             body = each.message.model_dump_json().encode() if each.as_json else each.message.encode()
             self.outbox.post_encoded(each.subject, body, each.message_id, {KIND_HEADER: each.message.kind, **each.headers})
@@ -69,16 +69,16 @@ class Transaction:
         self.post([OutboxMessage(streams.events(tenant, task), emitted, "")])
 
     def answer(self, tenant: str, task: str, event: str, data: dict[str, JsonValue]) -> None:
-        """Publish an event once the transaction is committed, without a row or a number: for ids that a tenant does not have."""
+        """Publish an event after the commit, without a row or number: for ids that the tenant does not own."""
         values = {"tenant": tenant, "task": task, "event": event, "at_s": time.time(), "data": data}
         self.post([OutboxMessage(streams.events(tenant, task), Event.model_validate(values), "")])
 
     def record(self, *entries: audit.Accepted | audit.Refused) -> None:
-        """Write rows of the audit with this transaction."""
+        """Add audit rows to this transaction."""
         self.audited.extend(entries)
 
     async def write_outbox(self) -> None:
-        """Write all that was posted and recorded; events get their numbers first."""
+        """Write all posted messages, events and audit entries; events get their numbers first."""
         if self.audited:
             await audit.write(self.connection, self.audited)
         if self.outbox.events:
@@ -90,7 +90,7 @@ class Transaction:
             await _WRITE.run(self.connection, _message.of(self.outbox.messages))
 
     async def _number_events(self) -> list[tuple[str, str, str, str, int]]:
-        """Rows of the posted events, whose messages get the same numbers.
+        """Number the events, in their messages too; returns the events' rows.
 
         The counters stay locked until the transaction ends, so that events of a task become visible in the order of their numbers.
         """

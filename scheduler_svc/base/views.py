@@ -1,6 +1,6 @@
-"""Public views of the database, for users of `psql`; consistent at any moment.
+"""Public views of the database, for users of `psql`; each is transactionally consistent.
 
-A change here is a new migration that replaces the view.
+A change here needs a new migration that replaces the view.
 """
 
 TASK_STATUS = """

@@ -1,4 +1,4 @@
-"""Queries on webhooks. What is to be sent is written by the transaction that emits the event, so that none is lost or invented."""
+"""Queries on webhooks. Deliveries are written in the event's transaction, so that none is lost or sent for a rolled-back event."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,16 @@ from common.messages import DeliveryOf, Event, WebhookOf
 from scheduler_svc.base.tables import tenants, webhook_deliveries, webhooks
 
 MAX_WAITING = 1000
-"""Maximum messages of one webhook that wait."""
+"""Maximum waiting messages per webhook."""
 KEPT = 50
-"""Messages of one webhook that are kept once they were delivered or given up."""
+"""Maximum delivered or given-up messages kept per webhook."""
 SHOWN = 20
 LEASE_S = 60.0
-"""Seconds for which a replica has a webhook to itself: longer than an attempt."""
+"""Seconds for which a replica leases a webhook: longer than an attempt."""
 
 
 def wanted(event: Event) -> bool:
-    """Whether webhooks are told of it. `budget` is also the answer to an operator who sets one."""
+    """Whether webhooks receive the event. `budget` also answers an operator who sets a budget; that one is not sent."""
     return event.event in ("finished", "failed") or (event.event == "budget" and "reported" in event.data)
 
 
@@ -44,13 +44,13 @@ WHERE w.tenant = d.tenant AND w.name = d.name
 
 
 async def add_deliveries(connection: AsyncConnection, events: Sequence[Event]) -> None:
-    """Write a message for each webhook that is told of one of these events."""
+    """Insert a delivery for each webhook that subscribes to one of these events."""
     given = {"tenants": [one.tenant for one in events], "events": [one.event for one in events], "bodies": list(map(_body, events))}
     await connection.execute(_ADD, given)
 
 
 def _body(event: Event) -> str:
-    """As Standard Webhooks has it: `type`, `timestamp` and `data`."""
+    """Body in the format of Standard Webhooks: `type`, `timestamp` and `data`."""
     about = {"tenant": event.tenant} if event.event == "budget" else {"tenant": event.tenant, "task": event.task}
     kind = "budget" if event.event == "budget" else f"task.{event.event}"
     at = datetime.fromtimestamp(event.at_s, UTC).isoformat()
@@ -61,14 +61,13 @@ def _body(event: Event) -> str:
 
 
 async def lock_tenant(connection: AsyncConnection, tenant: str) -> bool | None:
-    """Lock the tenant, so that its webhooks are counted once and its deletion finds them all; False where it is deleted, None where there
-    is none."""
+    """Lock the tenant, to serialize changes of its webhooks with its deletion; False if it is deleted, None if it does not exist."""
     statement = select(tenants.c.deleted_by.is_(None)).where(tenants.c.id == tenant).with_for_update(key_share=True)
     return (await connection.execute(statement)).scalar_one_or_none()
 
 
 async def request_of(connection: AsyncConnection, tenant: str, name: str) -> str | None:
-    """Id of the request that made or changed the webhook last; None where there is none."""
+    """Id of the request that last changed the webhook; None if there is no such webhook."""
     statement = select(webhooks.c.request).where(webhooks.c.tenant == tenant, webhooks.c.name == name)
     return (await connection.execute(statement)).scalar_one_or_none()
 
@@ -80,7 +79,7 @@ async def count(connection: AsyncConnection, tenant: str) -> int:
 async def put(
     connection: AsyncConnection, tenant: str, name: str, url: str, events: Sequence[str], request: str, sealed: bytes, *, new_secret: bool
 ) -> bool:
-    """Make a webhook, or change the one that is there; whether its secret is `sealed` now."""
+    """Create or update a webhook; returns whether its secret is `sealed` now."""
     values: dict[str, Any] = {"url": url, "events": list(events), "request": request, "changed_at": func.now()}
     if new_secret:
         values["secret"] = sealed
@@ -90,7 +89,7 @@ async def put(
 
 
 async def remove(connection: AsyncConnection, tenant: str, name: str) -> bool:
-    """Delete a webhook and its messages; False where there is none."""
+    """Delete a webhook and its messages; False if it does not exist."""
     statement = delete(webhooks).where(webhooks.c.tenant == tenant, webhooks.c.name == name).returning(webhooks.c.name)
     return (await connection.execute(statement)).first() is not None
 
@@ -104,7 +103,7 @@ async def remove_all(connection: AsyncConnection, tenant: str) -> None:
 
 @dataclass(frozen=True)
 class Due:
-    """A message to send now; its webhook is this replica's for LEASE_S."""
+    """A message to send now; this replica leases its webhook for LEASE_S."""
 
     id: int
     tenant: str
@@ -114,10 +113,10 @@ class Due:
     message: str
     body: str
     attempts: int
-    """Before this one."""
+    """Number of earlier attempts."""
 
 
-# One message of a webhook at a time: a receiver that is slow has few connections, and a webhook few places.
+# One message per webhook at a time: limits connections to a slow receiver, and the sender's slots per webhook.
 _TAKE = text(f"""
 WITH free AS (
     SELECT w.tenant, w.name FROM webhooks w
@@ -136,12 +135,12 @@ FROM taken t CROSS JOIN LATERAL (
 
 
 async def take(connection: AsyncConnection, *, most: int) -> list[Due]:
-    """Messages that are due, of at most so many webhooks, one of each."""
+    """Due messages of up to `most` webhooks, one per webhook, whose leases it takes."""
     return [Due(*row) for row in (await connection.execute(_TAKE, {"most": most})).all()]
 
 
 async def record(connection: AsyncConnection, sent: Due, status: int | None, reason: str, *, state: str, pause_s: float) -> None:
-    """Record an attempt, and give its webhook back. `pause_s`: until the next attempt, where one follows."""
+    """Record an attempt, and release its webhook. `pause_s`: seconds until the next attempt, if one follows."""
     values: Mapping[str, object] = {"state": state, "attempts": sent.attempts + 1, "status": status, "reason": reason}
     ended = {"ended_at": func.now()} if state != "waiting" else {"next_at": func.now() + func.make_interval(0, 0, 0, 0, 0, 0, pause_s)}
     waits = (webhook_deliveries.c.id == sent.id, webhook_deliveries.c.state == "waiting")
@@ -159,8 +158,10 @@ async def record(connection: AsyncConnection, sent: Due, status: int | None, rea
 
 
 async def page(connection: AsyncConnection, tenant: str | None, name: str | None, after: tuple[str, str], *, most: int) -> list[WebhookOf]:
-    """At most so many webhooks above `after`, (tenant, name), in that order, each with its latest messages. None: of all tenants, of any
-    name."""
+    """Up to `most` webhooks above `after`, (tenant, name), in that order, each with its latest messages.
+
+    `tenant`, `name`: None for any.
+    """
     columns = (webhooks.c.tenant, webhooks.c.name, webhooks.c.url, webhooks.c.events, webhooks.c.changed_at, webhooks.c.dropped)
     found = select(*columns).where(tuple_(webhooks.c.tenant, webhooks.c.name) > after)
     found = found.order_by(webhooks.c.tenant, webhooks.c.name).limit(most)

@@ -1,4 +1,4 @@
-"""`python -m scheduler_svc.doctor [--help]`: exit status 0 when every rule holds, 1 when not, 2 when a store does not answer."""
+"""`python -m scheduler_svc.doctor [--help]`: exit status 0 if every rule holds, 1 if not, 2 if a store does not answer."""
 
 import argparse
 import asyncio
@@ -10,7 +10,7 @@ from common.runtime.settings import read_or_exit
 from scheduler_svc.settings import SchedulerSettings
 
 ANSWER_TIMEOUT_S = 60.0
-"""Maximum time to the answer of one store; a machine under load takes long for each."""
+"""Default seconds to wait for each store; machines under load answer slowly."""
 
 
 @ends_with_its_reader()
@@ -37,7 +37,7 @@ async def _run(settings: SchedulerSettings, options: argparse.Namespace) -> int:
     from scheduler_svc.base.database import Database
     from scheduler_svc.doctor.runner import Depth, Keys, as_json, as_lines, examine
 
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))  # one line names the server that is missing
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))  # the last line names the missing server
     logging.getLogger("nats").setLevel(logging.CRITICAL)
     missing = "PostgreSQL does not answer with this version's schema; correct MARLAAS_SCHEDULER_DATABASE_URL"
     try:

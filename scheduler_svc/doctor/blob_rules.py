@@ -23,21 +23,25 @@ RULES = (MISSING, ORPHANS, PACKAGES, DAMAGED)
 
 
 async def read_needed(connection: AsyncConnection) -> dict[str, NeededBlobs]:
-    """Needed blobs of each task, deleted tasks included."""
+    """Needed blobs by task, including deleted tasks."""
     known = (await connection.execute(select(tasks.c.id).union_all(select(deleted_tasks.c.id)))).scalars()
     needed = {task: await needed_blobs(connection, task) for task in known}
     return {task: blobs for task, blobs in needed.items() if blobs is not None}
 
 
 async def read_wheels(connection: AsyncConnection) -> dict[str, bool]:
-    """Name of each package's blob → whether it must be stored."""
+    """Whether each package's blob must be stored, by blob name."""
     return await packages.wheels(connection)
 
 
 async def examine_blobs(
     bus: Bus, needed: dict[str, NeededBlobs], wheels: dict[str, bool], *, grace_s: float, deep: bool
 ) -> list[Violation]:
-    """Violations. `grace_s`: maximum age of an unneeded blob; `deep`: read each required one. Raises: Retry when NATS is unavailable."""
+    """Violations of the rules above. `grace_s`: maximum age of an unneeded blob; `deep`: also read each required blob and compare its
+    digest.
+
+    Raises: Retry if NATS is unavailable.
+    """
     blobs = Blobs(bus)
     required = {name: ref for task in needed.values() for name, ref in task.kept.items()}
     present = {blob.name: blob for blob in await blobs.listed()}

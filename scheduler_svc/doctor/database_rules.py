@@ -1,4 +1,4 @@
-"""Rules about PostgreSQL alone: sentence → the query whose rows violate it (DESIGN, "rules that hold always").
+"""Rules about PostgreSQL alone: sentence → query whose rows are its violations (DESIGN, "rules that hold always").
 
 Constraints of the schema are not repeated here.
 """
@@ -223,7 +223,7 @@ RULES: dict[str, str] = {
 
 
 async def examine_database(connection: AsyncConnection) -> list[Violation]:
-    """Violations of the rules above, as the transaction of `connection` sees them."""
+    """Violations of the rules above within the connection's transaction."""
     found: list[Violation] = []
     for rule, query in RULES.items():
         rows = (await connection.execute(text(f"SELECT * FROM ({query}) AS broken LIMIT {MAX_ROWS}"))).mappings()

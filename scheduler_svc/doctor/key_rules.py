@@ -1,4 +1,4 @@
-"""Rules about keys, where the doctor is given the folder of signing keys: its files, and NATS's accounts against PostgreSQL."""
+"""Rules about keys: files in the folder of signing keys, and NATS's accounts against PostgreSQL."""
 
 import stat
 from collections.abc import Collection
@@ -24,17 +24,17 @@ RULES = (READABLE, ACCOUNTS, REVOKED)
 
 @dataclass(frozen=True)
 class Account:
-    """What PostgreSQL says of an account."""
+    """An account that NATS should have, from PostgreSQL."""
 
     name: str
     """Tenant, or ADMIN."""
     public: str
     refused: frozenset[str]
-    """Public keys that are revoked; EVERYONE where the tenant is suspended."""
+    """Revoked public keys; EVERYONE if the tenant is suspended."""
 
 
 async def read_accounts(connection: AsyncConnection, admin: str) -> list[Account]:
-    """Accounts that there should be. `admin`: public key of the operators' account."""
+    """Accounts that NATS should have. `admin`: public key of the operators' account."""
     gone = select(keys.c.tenant, keys.c.key).where(keys.c.revoked_at.is_not(None))
     revoked = [(row.tenant, row.key) for row in (await connection.execute(gone)).all()]
     of_tenants = select(tenants.c.id, tenants.c.account, tenants.c.suspended_at).where(tenants.c.account.is_not(None))
@@ -47,7 +47,7 @@ async def read_accounts(connection: AsyncConnection, admin: str) -> list[Account
 
 
 def examine_folder(folder: Path) -> list[Violation]:
-    """The folder itself, and all in it."""
+    """Violations by the folder itself, and by all files in it."""
     return [
         Violation(READABLE, f"path={path}: mode {stat.S_IMODE(path.stat().st_mode):o}")
         for path in [folder, *sorted(folder.rglob("*"))]

@@ -1,6 +1,6 @@
-"""Checks all rules, and prints a report: one line a rule, followed by the violations of a broken one.
+"""Checks all rules, and prints a report: one line per rule, followed by the violations of a broken one.
 
-Violations must be found twice, as a transaction in flight is none.
+A violation counts only if it is found twice, since a transaction in flight is none.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from scheduler_svc.doctor.blob_rules import DAMAGED
 from scheduler_svc.doctor.violation import Violation
 
 RULES = (*database_rules.RULES, *stream_rules.RULES, *blob_rules.RULES)
-"""Rules that every examination has; those of `key_rules.py` need the folder of signing keys."""
+"""Rules that are always examined; the rules of `key_rules.py` need the folder of signing keys."""
 
 
 @dataclass(frozen=True)
@@ -28,24 +28,24 @@ class Depth:
     """Strictness of an examination."""
 
     grace_s: float
-    """Age below which messages and blobs may still await the scheduler's periodic sweep; 0 accepts none."""
+    """Age in seconds below which messages and blobs may still await the scheduler's periodic sweep; 0 accepts none."""
     deep: bool
     """Read every blob and compare its digest."""
     second_look_s: float = 3.0
-    """Pause between the two examinations."""
+    """Seconds between the two examinations."""
 
 
 @dataclass(frozen=True)
 class Keys:
-    """A folder of signing keys. Keys that others can read are not used: then its files alone are examined."""
+    """A folder of signing keys. If other users can read it, the keys are not used, and only its files are examined."""
 
     folder: Path
     opened: tuple[SigningKeys, Bus] | None
-    """The keys, and a connection with the system key."""
+    """The keys, and a connection with the system key; None if the keys are not used."""
 
     @classmethod
     async def read(cls, folder: Path, nats_url: str) -> "Keys":
-        """Raises: Fatal when it is no such folder, or NATS refuses its key."""
+        """Open the folder and connect. Raises: Fatal if it is not a folder of signing keys, or NATS refuses its system key."""
         if key_rules.examine_folder(folder):
             return cls(folder, None)
         signing = open_folder(folder)
@@ -61,9 +61,9 @@ class Keys:
 
 
 async def examine(database: Database, bus: Bus, depth: Depth, keys: Keys | None = None) -> list[Violation]:
-    """Violations that persist for `second_look_s`. `keys`: where rules about keys are to be checked too.
+    """Violations that persist for `second_look_s`. `keys`: also examine the rules about keys.
 
-    Raises: Retry when PostgreSQL or NATS is unavailable.
+    Raises: Retry if PostgreSQL or NATS is unavailable.
     """
     found = await _examine(database, bus, depth, keys)
     if not found:
@@ -74,7 +74,7 @@ async def examine(database: Database, bus: Bus, depth: Depth, keys: Keys | None 
 
 
 def _identity(violation: Violation) -> str:
-    """The violation without its age, which grows."""
+    """Location of the violation without its age, which differs between examinations."""
     return violation.where.partition(" age_s=")[0]
 
 
@@ -94,7 +94,7 @@ async def _examine(database: Database, bus: Bus, depth: Depth, keys: Keys | None
 
 
 def as_lines(found: Sequence[Violation], *, deep: bool, further: Sequence[str] = ()) -> str:
-    """`deep`: whether blobs were read. `further`: rules about keys that were examined."""
+    """Report as text. `deep`: whether blobs were read. `further`: examined rules about keys."""
     wrong: dict[str, list[str]] = defaultdict(list)
     for violation in found:
         wrong[violation.rule].append(violation.where)

@@ -54,16 +54,16 @@ RULES = (ORPHANS, SCORES, WEIGHTS, ANNOUNCED, STATUS, LETTERS, DELETED, HTTP_KEY
 
 @dataclass(frozen=True)
 class Recorded:
-    """Rows of PostgreSQL that NATS must agree with."""
+    """Rows of PostgreSQL that NATS must be consistent with."""
 
     tasks: dict[str, tuple[str, int, str]]
     """Task → state, version, pool."""
     ended_s: dict[str, float]
-    """Task → when it ended, as Unix time."""
+    """Task → Unix time of its end."""
     in_use: set[str]
-    """Tasks that have not ended, or ended so recently that the scheduler may still delete their messages."""
+    """Tasks that have not ended, or ended so recently that the scheduler may not have deleted their messages yet."""
     in_check: set[tuple[str, str]]
-    """(tenant, digest) of the packages that are being checked."""
+    """(tenant, digest) of the packages whose check is pending."""
     scored: list[tuple[str, int, int, int]]
     """(task, group, member, sequence) of every scored trajectory."""
     adapters: dict[tuple[str, int], AdapterRef]
@@ -71,11 +71,11 @@ class Recorded:
     letters: set[int]
     """Sequences of the recorded dead letters."""
     deleted: set[str]
-    """Deleted tasks whose data in NATS was erased."""
+    """Deleted tasks whose data in NATS must be erased."""
     http_keys: list[RecordedHttpKey]
     aliases: list[KnownAlias]
     with_keys: set[str]
-    """Tenants that may have keys."""
+    """Tenants with accounts that are not deleted."""
 
 
 async def read_recorded(connection: AsyncConnection, grace_s: float) -> Recorded:
@@ -101,7 +101,7 @@ async def read_recorded(connection: AsyncConnection, grace_s: float) -> Recorded
 
 
 async def examine_streams(bus: Bus, recorded: Recorded) -> list[Violation]:
-    """Violations of the rules above. Raises: Retry when NATS is unavailable."""
+    """Violations of the rules above. Raises: Retry if NATS is unavailable."""
     parts: Sequence[list[Violation]] = [
         await _orphans(bus, recorded),
         await _scores(bus, recorded),
@@ -173,7 +173,7 @@ async def _weights(bus: Bus, recorded: Recorded) -> list[Violation]:
 def _update(delivery: Delivery) -> WeightUpdated | None:
     try:
         return delivery.read(WeightUpdated)
-    except Reject:  # malformed, or about another task than its subject: it is a dead letter too
+    except Reject:  # malformed, or about another task than its subject: also a dead letter
         return None
 
 
@@ -193,7 +193,7 @@ async def _statuses(bus: Bus, recorded: Recorded) -> list[Violation]:
 
 
 async def _deleted(bus: Bus, recorded: Recorded) -> list[Violation]:
-    """The sweep deletes late announcements, dead letters and samples; a status that remains would stay for ever."""
+    """Violations by announcements, dead letters and samples that the sweep missed, and by statuses, which no sweep deletes."""
     kept = (streams.WEIGHTS, streams.FAILED, streams.SAMPLES)
     reports = {stream.name: await bus.streams.subjects(stream) if recorded.deleted else {} for stream in kept}
     statuses = await bus.kv.values(streams.TASKS_BUCKET, TaskStatus) if recorded.deleted else []
@@ -209,7 +209,7 @@ async def _deleted(bus: Bus, recorded: Recorded) -> list[Violation]:
 
 
 async def _http_keys(bus: Bus, recorded: Recorded) -> list[Violation]:
-    """One that has ended may be there or not."""
+    """Violations by HTTP keys in the bucket; an expired key may be present or absent."""
     told = {value.digest: value for value in await bus.kv.values(streams.HTTP_KEYS_BUCKET, HttpKey)}
     now = datetime.now(UTC)
     valid = [each.value for each in recorded.http_keys if each.is_valid]
@@ -257,7 +257,7 @@ async def _refused(bus: Bus) -> list[Violation]:
 
 
 async def _letters(bus: Bus, recorded: Recorded) -> list[Violation]:
-    """Unreadable letters and letters about letters are never recorded."""
+    """Violations by unrecorded dead letters; undecodable letters and letters about letters are never recorded."""
     return [
         Violation(LETTERS, f"stream=FAILED sequence={letter.sequence} subject={letter.subject}")
         async for letter in bus.streams.stored(streams.FAILED, "failed.>")

@@ -8,6 +8,6 @@ class Violation:
     """A row, message or blob that breaks a rule."""
 
     rule: str
-    """The rule's sentence."""
+    """Sentence of the broken rule."""
     where: str
-    """The row, message or blob, with its values."""
+    """Identity of the row, message or blob, with its values."""

@@ -1,7 +1,8 @@
 """Answers to clients that read, from PostgreSQL, the blob store and the stream of samples. Stateless: any replica answers.
 
-The subject alone says whose data an answer may hold; a server with keys lets each tenant publish under its own name only.
-"Not yours" and "not there" are one answer of one query. The table of verbs is in `verbs/`; tenants' subjects answer for themselves.
+Only the subject determines whose data an answer may contain; a server with keys lets each tenant publish under its own name only.
+A foreign id and an unknown id get the same answer, from the same query. `verbs/` maps verbs to answers; answers about tenancy are in
+`tenancy/`.
 
 tasks.py       tasks, status, why
 events.py      events, failures

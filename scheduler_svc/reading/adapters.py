@@ -1,6 +1,6 @@
-"""Answers about adapters: which there is, and its bytes. The blob's name is PostgreSQL's, never the client's.
+"""Answers about adapters: metadata and bytes. The blob's name comes from PostgreSQL, never from the client.
 
-Each download leaves a row in the audit: that of `adapter`, or of the first part, where a client asks for parts only.
+Each download adds one audit row: for `adapter`, or for the first chunk if a client requests only chunks.
 """
 
 from dataclasses import dataclass, replace
@@ -19,31 +19,31 @@ from scheduler_svc.reading.events import tenant_of
 from scheduler_svc.tenancy.question import Question, Unknown
 
 MAX_NAMED = 20
-"""Maximum versions that a refusal names."""
+"""Maximum versions listed in a refusal."""
 
 
 @dataclass(frozen=True)
 class Adapters:
-    """What there is of a task's adapters."""
+    """A task's requested and stored adapters."""
 
     version: int
-    """The task's version."""
+    """Current version of the task."""
     adapter: AdapterRef | None
-    """Of the requested version; None when no step made it."""
+    """Adapter of the requested version; None if no step produced that version."""
     is_stored: bool
     stored: list[int]
-    """Versions whose adapters are stored."""
+    """Versions whose adapters are stored, ascending."""
 
 
 async def answer_adapter(question: Question, request: AskAdapter) -> AdapterAnswer:
-    """Raises: Unknown."""
+    """Reference of the requested version's adapter; records the download. Raises: Unknown."""
     _, adapter = await _found(question, request.task, request.version)
     await _record(question, request.task, adapter)
     return AdapterAnswer(adapter=adapter)
 
 
 async def answer_chunk(question: Question, request: AskChunk) -> ChunkAnswer:
-    """Raises: Unknown; Reject when the blob has no such part."""
+    """Part of the adapter's blob from the requested offset. Raises: Unknown; Reject if the offset is past the end."""
     found, adapter = await _found(question, request.task, request.version)
     if not question.sources.downloads.are_recorded((question.by.key, adapter.name)):
         await _record(question, request.task, adapter)
@@ -56,7 +56,7 @@ async def answer_chunk(question: Question, request: AskChunk) -> ChunkAnswer:
 
 
 async def _found(question: Question, task: str, version: int | None) -> tuple[Adapters, AdapterRef]:
-    """Raises: Unknown."""
+    """Adapters of the task, and the requested one. Raises: Unknown."""
     async with question.reading() as connection:
         found = await adapters(connection, question.tenant, task, version)
     if found is None:
@@ -65,7 +65,7 @@ async def _found(question: Question, task: str, version: int | None) -> tuple[Ad
 
 
 async def _record(question: Question, task: str, adapter: AdapterRef) -> None:
-    """Write the download into the audit, before any of it is sent."""
+    """Write the download into the audit before any byte is sent."""
     async with question.recording() as tx:
         tenant = question.tenant or await tenant_of(tx.connection, task) or question.by.tenant
         tx.record(accepted(replace(question.by, tenant=tenant), adapter.name))
@@ -111,7 +111,7 @@ _ADAPTERS = Statement(select(tasks.c.version, _made, _stored).where(tasks.c.id =
 
 
 async def adapters(connection: AsyncConnection, tenant: str | None, task: str, version: int | None) -> Adapters | None:
-    """None when the tenant has no such task. `version`: None for the latest."""
+    """Adapters of the task; None if the tenant has no such task. `version`: None for the latest."""
     found = await _ADAPTERS.run(connection, {"of_tenant": tenant, "of_task": task, "wanted_version": version})
     if not found:
         return None

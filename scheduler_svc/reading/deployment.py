@@ -1,4 +1,4 @@
-"""Answers about the deployment: what a task may name, and what works for it."""
+"""Answers about the deployment: environments, pools and replicas."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -24,12 +24,12 @@ from scheduler_svc.tenancy.question import Question, page
 from scheduler_svc.uploads import own_environments
 
 MOST = 200
-"""Maximum packages of a page."""
+"""Maximum packages per page."""
 
 NO_SANDBOX = "none: tasks that need one are refused"
 
 ALIVE = text("interval '15 seconds'")
-"""Age of a replica's last report below which it counts as alive, as in the view `stage_health`."""
+"""Maximum age of the last report of a live replica, as in the view `stage_health`."""
 
 
 async def answer_envs(question: Question, request: AskDeployment) -> EnvironmentsAnswer:
@@ -71,7 +71,7 @@ async def answer_pools(question: Question, _: AskDeployment) -> PoolsAnswer:
 
 
 async def answer_replicas(question: Question, _: AskDeployment) -> ReplicasAnswer:
-    """Names of replicas, which may be those of hosts, are for the operator."""
+    """Live replicas by service and pool. Replicas' names, which may be host names, are only for operators."""
 
     def kind(report: ReplicaReport) -> tuple[str, str]:
         return report.service, report.pool or ""
@@ -83,7 +83,8 @@ async def answer_replicas(question: Question, _: AskDeployment) -> ReplicasAnswe
 
 
 def seen_by(tenant: str | None, trouble: TroubleOf) -> TroubleOf | None:
-    """What a tenant may know of a trouble: that a service is not ready. Names of hosts, causes and what is over are the operator's."""
+    """The part of a trouble that a tenant may see: that a service is not ready. Host names, causes and recovered troubles are for
+    operators."""
     if tenant is None:
         return trouble
     if trouble.state == "recovered":
@@ -105,6 +106,6 @@ def _replicas_of(reports: Sequence[ReplicaReport], *, is_named: bool) -> Replica
 
 
 async def _live_environment_services(connection: AsyncConnection) -> list[ReplicaReport]:
-    """Last reports of the environment service's replicas that are alive."""
+    """Last reports of live replicas of the environment service."""
     statement = select(replicas.c.report).where(replicas.c.service == "env", replicas.c.seen_at > func.now() - ALIVE)
     return [from_json(ReplicaReport, report) for report in (await connection.execute(statement.order_by(replicas.c.id))).scalars()]

@@ -19,14 +19,14 @@ from scheduler_svc.base.tables import dead_letters, deleted_tasks, event_numbers
 from scheduler_svc.tenancy.question import Question, page
 
 MOST = 200
-"""Maximum rows of a page, also where more would fit: one question must not occupy a replica for long."""
+"""Maximum rows per page, even if more would fit: one question must not occupy a replica for long."""
 
 _SENDER = literal_column("split_part(dead_letters.subject, '.', 3)", Text)
-"""Sender of a job's dead letter, in the words of the index."""
+"""Tenant in the subject of a job's dead letter, written as the index has it."""
 
 
 async def answer_events(question: Question, request: AskEvents) -> EventsAnswer:
-    """An unknown task has no events: a client asks for those of an id before it submits it."""
+    """Events of a task after a number; empty for an unknown task, since clients ask before they submit."""
     async with question.reading() as connection:
         tenant = question.tenant or await _tenant_of(connection, request.task)
         if tenant is None:
@@ -36,7 +36,7 @@ async def answer_events(question: Question, request: AskEvents) -> EventsAnswer:
 
 
 async def _tenant_of(connection: AsyncConnection, task: str) -> str | None:
-    """Whose events an operator means; those about no task are its own, as answers about prices."""
+    """Tenant of an operator's question: events about no task are the operators' own, such as answers about prices."""
     return streams.EVERY_TENANT if task == "none" else await tenant_of(connection, task)
 
 
@@ -53,7 +53,7 @@ async def answer_failures(question: Question, request: AskFailures) -> FailuresA
 
 
 async def _events_after(connection: AsyncConnection, tenant: str, task: str, number: int, *, most: int) -> tuple[list[Event], int]:
-    """At most so many events above `number`, by number, and the number of the task's latest event; none and 0 for an unknown task."""
+    """Up to `most` events above `number`, by number, and the number of the task's latest event; empty and 0 for an unknown task."""
     columns = (events.c.event, events.c.data, events.c.number, func.extract("epoch", events.c.at).label("at_s"))
     stored = select(*columns).where(events.c.tenant == tenant, events.c.task == task, events.c.number > number)
     rows = (await connection.execute(stored.order_by(events.c.number).limit(most))).all()
@@ -63,7 +63,7 @@ async def _events_after(connection: AsyncConnection, tenant: str, task: str, num
 
 
 async def tenant_of(connection: AsyncConnection, task: str) -> str | None:
-    """Whose task it is or was; of an id that was never accepted, who used it first. For the operator's questions only."""
+    """Tenant of a current or deleted task; for an id never accepted, the first tenant that used it. Only for operators' questions."""
     for query in (
         select(tasks.c.tenant).where(tasks.c.id == task),
         select(deleted_tasks.c.tenant).where(deleted_tasks.c.id == task),
@@ -75,9 +75,9 @@ async def tenant_of(connection: AsyncConnection, task: str) -> str | None:
 
 
 async def _failures(connection: AsyncConnection, tenant: str | None, task: str | None, *, after: int, most: int) -> list[FailedMessage]:
-    """At most so many dead letters above number `after`, by number: about the tenant's tasks, and jobs under its name.
+    """Up to `most` dead letters above number `after`, by number: about the tenant's tasks and jobs. `tenant`: None for all.
 
-    A job's letter names no task, and its subject the tenant: `jobs.<verb>.<tenant>`.
+    A job's letter names no task; its subject names the tenant: `jobs.<verb>.<tenant>`.
     """
     letters = dead_letters if tenant is None else _letters_of(tenant)
     sender = case((letters.c.subject.startswith("jobs."), func.split_part(letters.c.subject, ".", 3)))
@@ -106,7 +106,7 @@ async def _failures(connection: AsyncConnection, tenant: str | None, task: str |
 
 
 def _letters_of(tenant: str) -> CTE:
-    """Read before they are sorted: in the order of their numbers, PostgreSQL would read those of all tenants."""
+    """The tenant's letters, materialized before sorting: otherwise PostgreSQL would scan all tenants' letters in order of their numbers."""
     of_tasks = select(dead_letters).where(dead_letters.c.task.in_(select(tasks.c.id).where(tasks.c.tenant == tenant)))
     of_jobs = select(dead_letters).where(dead_letters.c.task.is_(None), _SENDER.in_([tenant]), dead_letters.c.subject.startswith("jobs."))
     return union_all(of_tasks, of_jobs).cte("letters").prefix_with("MATERIALIZED")

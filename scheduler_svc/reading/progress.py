@@ -1,4 +1,4 @@
-"""Answers about what one task has come to: its spec, steps, evaluations, versions and samples, and when its steps were."""
+"""Answers about one task's progress: its spec, steps, evaluations, versions and samples, and the times of its steps."""
 
 from typing import Any
 
@@ -31,29 +31,29 @@ from scheduler_svc.training.queries import versions as progress
 from scheduler_svc.training.queries.versions import AskedTask
 
 MOST = 200
-"""Maximum steps, and versions, of a page."""
+"""Maximum steps or versions per page."""
 
 MOST_EVALUATIONS = 20
-"""Maximum evaluations of a page: each is read prompt by prompt."""
+"""Maximum evaluations per page: each is read prompt by prompt."""
 
 MOST_OF_TIMELINE = 8
-"""Maximum tasks of a page of the timeline: of so many, 1,000 steps each fill it."""
+"""Maximum tasks per page of the timeline: with 1,000 steps each they fill it."""
 
 AFTER_EVERY_NAME = "~"
-"""Sorts above every name of a protocol."""
+"""Sorts after every protocol name."""
 
 ENDS = (steps.c.last_scored_at, steps.c.batched_at, steps.c.started_at, steps.c.finished_at, steps.c.trained_at)
 
 
 async def answer_spec(question: Question, request: AskTask) -> SpecAnswer:
-    """Raises: Unknown."""
+    """The task's accepted spec and its submission's digest. Raises: Unknown."""
     async with question.reading() as connection:
         task = await _task(connection, question, request.task)
     return SpecAnswer(task=task.id, spec=as_json(task.spec), submission=task.submission)
 
 
 async def answer_steps(question: Question, request: AskSteps) -> StepsAnswer:
-    """Raises: Unknown."""
+    """A page of the task's steps. Raises: Unknown."""
     async with question.reading() as connection:
         task = await _task(connection, question, request.task)
         found = await progress.steps_after(connection, task.id, request.after, request.every, most=MOST)
@@ -62,7 +62,7 @@ async def answer_steps(question: Question, request: AskSteps) -> StepsAnswer:
 
 
 async def answer_versions(question: Question, request: AskVersions) -> VersionsAnswer:
-    """Raises: Unknown."""
+    """A page of the task's stored versions. Raises: Unknown."""
     async with question.reading() as connection:
         task = await _task(connection, question, request.task)
         stored = await progress.stored_versions(connection, task.id)
@@ -74,7 +74,7 @@ async def answer_versions(question: Question, request: AskVersions) -> VersionsA
 
 
 async def answer_evaluations(question: Question, request: AskEvaluations) -> EvaluationsAnswer:
-    """Raises: Unknown."""
+    """A page of the task's finished evaluations. Raises: Unknown."""
     after = (request.version - 1, AFTER_EVERY_NAME) if request.protocol is None else (request.version, request.protocol)
     async with question.reading() as connection:
         task = await _task(connection, question, request.task)
@@ -93,7 +93,7 @@ async def answer_timeline(question: Question, request: AskTimeline) -> TimelineA
 
 
 async def answer_samples(question: Question, request: AskSamples) -> SamplesAnswer:
-    """Raises: Unknown."""
+    """Samples of the requested or latest step. Raises: Unknown."""
     async with question.reading() as connection:
         task = await _task(connection, question, request.task)
     stored = question.sources.samples
@@ -112,7 +112,7 @@ def _named(steps: list[int]) -> str:
 
 
 async def _task(connection: AsyncConnection, question: Question, task: str) -> AskedTask:
-    """Raises: Unknown."""
+    """The question's task. Raises: Unknown."""
     if (found := await progress.asked_task(connection, question.tenant, task)) is None:
         raise question.unknown(task)
     return found
@@ -121,7 +121,7 @@ async def _task(connection: AsyncConnection, question: Question, task: str) -> A
 async def _step_times(
     connection: AsyncConnection, tenant: str | None, asked: AskTimeline, *, most: int
 ) -> tuple[list[TaskTimes], list[str]]:
-    """At most so many tasks, the newest first, those without steps included, and the cursor after each. Raises: Reject."""
+    """Times of up to `most` tasks, newest first, including tasks without steps, and the cursor after each. Raises: Reject."""
     chosen = listing(tenant, AskTasks(cursor=asked.cursor, sort="created", descending=True, most=most)).subquery()
     times = [_epoch(end - steps.c.first_admitted_at).label(f"end_{number}") for number, end in enumerate(ENDS)]
     latest = (

@@ -1,7 +1,7 @@
-"""Answers about tasks: their statuses, as the key-value bucket `tasks` has them, from the rows themselves, and what a task waits for.
+"""Answers about tasks: statuses, built from the rows with the same fields as in the key-value bucket `tasks`, and why a task waits.
 
-A page is ordered by a key and the id. A cursor names the last task and its key, not a number of rows: tasks that come and go elsewhere move
-nothing.
+Pages are ordered by a sort key and the id. A cursor contains the last task's key and id, not an offset, so inserted and deleted tasks
+do not shift later pages.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ _KEYS: dict[TaskOrder, ColumnElement[Any]] = {
 
 
 async def answer_tasks(question: Question, request: AskTasks) -> TasksAnswer:
-    """Raises: Reject when the cursor is one of another order."""
+    """A page of statuses. Raises: Reject if the cursor belongs to another sort order."""
     async with question.reading() as connection:
         found = await _statuses(connection, question.tenant, request)
     kept = page([one.status for one in found])
@@ -56,7 +56,7 @@ async def answer_tasks(question: Question, request: AskTasks) -> TasksAnswer:
 
 
 async def answer_status(question: Question, request: AskTask) -> StatusAnswer:
-    """Raises: Unknown."""
+    """The task's status. Raises: Unknown."""
     async with question.reading() as connection:
         found = await status_of(connection, question.tenant, request.task)
     if found is None:
@@ -66,14 +66,14 @@ async def answer_status(question: Question, request: AskTask) -> StatusAnswer:
 
 @dataclass(frozen=True)
 class Listed:
-    """A task of a listing, and the cursor of what follows it."""
+    """A task of a listing, and the cursor after it."""
 
     status: TaskStatus
     cursor: str
 
 
 async def _statuses(connection: AsyncConnection, tenant: str | None, asked: AskTasks) -> list[Listed]:
-    """At most `asked.most` statuses, in the order that was asked for. Raises: Reject when the cursor is one of another order."""
+    """Up to `asked.most` statuses in the requested order. Raises: Reject if the cursor belongs to another sort order."""
     listed = (await connection.execute(listing(tenant, asked))).all()
     of_page = _STATUS.where(tasks.c.id == any_of("of_page"))
     rows = {row.id: row for row in (await connection.execute(of_page, {"of_page": [one.id for one in listed]})).all()}
@@ -81,7 +81,7 @@ async def _statuses(connection: AsyncConnection, tenant: str | None, asked: AskT
 
 
 async def status_of(connection: AsyncConnection, tenant: str | None, task: str) -> TaskStatus | None:
-    """None when the tenant has no such task, whoever else may have one."""
+    """The task's status; None if the tenant has no such task, even if another tenant does. `tenant`: None for any."""
     statement = _STATUS.where(tasks.c.id == task)
     if tenant is not None:
         statement = statement.where(tasks.c.tenant == tenant)
@@ -143,7 +143,7 @@ def _status(row: Any) -> TaskStatus:
 
 
 def listing(tenant: str | None, asked: AskTasks) -> Select[Any, Any]:
-    """Statement for the ids and keys of one page. Raises: Reject when the cursor is one of another order."""
+    """Statement for the ids and keys of one page. Raises: Reject if the cursor belongs to another sort order."""
     key = _KEYS[asked.sort]
     order = tuple_(key, tasks.c.id)
     statement = select(tasks.c.id, key.label("key")).where(*_conditions(tenant, asked)).limit(asked.most)
@@ -154,7 +154,7 @@ def listing(tenant: str | None, asked: AskTasks) -> Select[Any, Any]:
 
 
 def cursor_of(order: TaskOrder, key: Any, task: str) -> str:
-    """The cursor after this task. `key`: of the type of the order's key."""
+    """The cursor after this task. `key`: the task's sort key."""
     if order == "id":
         return task
     text = str((key - EPOCH) // timedelta(microseconds=1)) if order == "created" else repr(key) if order == "reward" else key
@@ -196,11 +196,11 @@ def _conditions(tenant: str | None, asked: AskTasks) -> list[ColumnElement[bool]
 NOTHING = "nothing holds it: its next group or step is about to leave"
 
 LOOK_S = 1.0
-"""Time limit of a look at the streams."""
+"""Maximum seconds to check the streams."""
 
 
 async def answer_why(question: Question, request: AskTask) -> WhyAnswer:
-    """Raises: Unknown."""
+    """Why the task waits. Raises: Unknown."""
     sources, full = question.sources, await _full_streams(question.sources)
     async with question.reading() as connection:
         try:
@@ -208,7 +208,7 @@ async def answer_why(question: Question, request: AskTask) -> WhyAnswer:
             seen = [one for one in map(partial(seen_by, question.tenant), sources.troubles()) if one is not None]
             capacities = sources.capacities()
             cause = await why(connection, question.tenant, request.task, sources.replicas(), capacities, full, shared=shared, troubles=seen)
-        except LookupError:  # it has ended, or is unknown
+        except LookupError:  # the task has ended, or is unknown
             status = await status_of(connection, question.tenant, request.task)
             if status is None or status.state not in ENDED:
                 raise question.unknown(request.task) from None
@@ -219,7 +219,7 @@ async def answer_why(question: Question, request: AskTask) -> WhyAnswer:
 
 
 async def _full_streams(sources: Sources) -> Sequence[FullStream]:
-    """Nothing while JetStream does not answer: the rest of the answer does not need it."""
+    """Streams without room; empty if JetStream does not answer in LOOK_S, since the rest of the answer does not need it."""
     try:
         async with asyncio.timeout(LOOK_S):
             return await sources.full_streams()

@@ -1,4 +1,4 @@
-"""Answers about the tokens that tenants and tasks used, and the bytes that they have in the blob store."""
+"""Answers about tokens used by tenants and tasks, and their bytes in the blob store."""
 
 from collections.abc import Collection
 from typing import Any
@@ -38,7 +38,7 @@ async def answer_usage(question: Question, request: AskUsage) -> UsageAnswer:
 
 
 async def tenants_usage(connection: AsyncConnection, tenant: str | None) -> list[TenantUsage]:
-    """By name. A tenant that is unknown used nothing, and has no entry."""
+    """Usage by tenant name. An unknown tenant has no entry."""
     spent = _sums(ledger.c.tokens, ledger.c.kind, TOKEN_KINDS, "tokens")
     env_ms = func.sum(ledger.c.tokens).filter(ledger.c.kind == "env_ms").label("env_ms")
     slices = func.sum(ledger.c.tokens).filter(ledger.c.kind == ACCELERATOR).label("accelerator_ms")
@@ -75,7 +75,7 @@ async def tenants_usage(connection: AsyncConnection, tenant: str | None) -> list
 
 
 async def tasks_usage(connection: AsyncConnection, tenant: str | None, *, after: str | None, most: int) -> list[TaskUsage]:
-    """Of at most so many tasks, by id, from the first id above `after` on; deleted ones are not among them."""
+    """Usage of up to `most` tasks with ids above `after`, by id; excludes deleted tasks."""
     page = select(tasks.c.id).order_by(tasks.c.id).limit(most)
     if tenant is not None:
         page = page.where(tasks.c.tenant == tenant)
@@ -105,5 +105,5 @@ async def _spent_and_stored(connection: AsyncConnection, ids: Collection[str]) -
 
 
 def _sums(amount: ColumnElement[Any], kind: ColumnElement[str], kinds: Collection[str], unit: str) -> list[ColumnElement[Any]]:
-    """A column for each kind."""
+    """Sum of `amount` for each kind, as columns named `<kind>_<unit>`."""
     return [func.sum(amount).filter(kind == one).label(f"{one}_{unit}") for one in kinds]

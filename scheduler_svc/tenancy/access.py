@@ -1,6 +1,6 @@
-"""Handles what operators record of accounts and keys, and answers asks about them and about the audit.
+"""Handles operators' jobs on accounts and keys, and answers asks about them and about the audit.
 
-NATS is told by the operator's command, which has the signing keys.
+The operator's command updates NATS itself, since it has the signing keys.
 """
 
 import structlog
@@ -17,15 +17,15 @@ from scheduler_svc.tenancy import keys
 from scheduler_svc.tenancy.question import Question, page
 
 FULL_SHARE = 0.9
-"""Share of the bucket of HTTP keys from which on no more are made. A full one would hold up the outbox."""
+"""Fill level of the HTTP keys' bucket from which no key is added. A full bucket would block the outbox."""
 MOST_TENANTS, MOST_LINES = 50, 500
-"""Maximum tenants, and lines of the audit, of a page."""
+"""Maximum tenants, and audit rows, per page."""
 
 log = structlog.get_logger()
 
 
 async def set_access(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.set-access.<tenant>`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
+    """Handle a job of `jobs.set-access.<tenant>`. Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable."""
     request = delivery.read(SetAccess)
     tenant = request.tenant or streams.EVERY_TENANT
     answer: dict[str, JsonValue] = {"request": request.request}
@@ -45,7 +45,7 @@ async def set_access(context: HandlerContext, delivery: Delivery) -> None:
 
 
 async def _declare_jobs(bus: Bus, tenant: str) -> None:
-    """Before NATS knows the account: what its keys send is stored. Raises: Reject; Unavailable."""
+    """Declare the tenant's job stream before NATS knows its account, so that its keys' jobs are stored. Raises: Reject; Unavailable."""
     try:
         await bus.own_jobs.declare([tenant])
     except Undeclared as error:
@@ -53,7 +53,7 @@ async def _declare_jobs(bus: Bus, tenant: str) -> None:
 
 
 async def _refuse_without_room(bus: Bus, request: SetAccess) -> None:
-    """Raises: Reject; Unavailable when NATS is."""
+    """Raises: Reject if there is no room for an HTTP key; Unavailable if NATS is."""
     if request.add is None or request.add.http is None:
         return
     if await bus.kv.filled_share(streams.HTTP_KEYS_BUCKET) >= FULL_SHARE:

@@ -1,4 +1,4 @@
-"""Accounts and keys: what an operator records, what is asked for, and the bucket from which gateways know HTTP keys."""
+"""Accounts and keys: operators' changes, reads, and the bucket from which gateways read HTTP keys."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,34 +19,34 @@ from scheduler_svc.tenancy.limits import WITH_LIMITS, limit_of
 
 SUSPENSIONS = ("suspend-tenant", "end-suspension")
 OPERATORS_LOCK = 7_341_021
-"""Advisory lock in place of a tenant's row, for the operators' keys."""
+"""Advisory lock that replaces the lock of a tenant's row for the operators' keys."""
 OVER_S = 3_600
-"""Seconds after which every gateway has heard that a key was revoked."""
+"""Seconds after which every gateway has received a key's revocation."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What a job has changed, as the audit has it."""
+    """A change by a job, as recorded in the audit."""
 
     verb: str
     target: str
-    """Name of a tenant, or public key."""
+    """Tenant name or public key."""
     detail: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
 
 
 @dataclass(frozen=True)
 class RecordedHttpKey:
-    """An HTTP key, as gateways are told of it."""
+    """An HTTP key as published to gateways."""
 
     value: HttpKey
     is_valid: bool
-    """False where it is revoked, or its tenant is suspended or deleted. One that has ended is valid: gateways know its end."""
+    """False if the key is revoked, or its tenant is suspended or deleted. Expired keys are valid: gateways check the end."""
     is_over: bool
-    """Whether it was revoked, or has ended, OVER_S ago or earlier."""
+    """Whether it was revoked or expired at least OVER_S ago."""
 
 
 async def set_access(tx: Transaction, request: SetAccess) -> list[Effect]:
-    """Record it, and tell gateways; returns what it has changed. Raises: Reject with the reason; nothing of it is recorded then."""
+    """Record the changes and publish HTTP keys to gateways; returns the effects. Raises: Reject, and then records nothing."""
     async with tx.connection.begin_nested():
         effects = await _record(tx.connection, request)
     if any(effect.verb in SUSPENSIONS for effect in effects):
@@ -57,14 +57,14 @@ async def set_access(tx: Transaction, request: SetAccess) -> list[Effect]:
 
 
 async def revoke_all(tx: Transaction, tenant: str) -> list[Effect]:
-    """Revoke the keys of a tenant that is deleted. NATS learns of it from the operator's command."""
+    """Revoke all keys of a tenant that is being deleted. The operator's command updates NATS."""
     effects = await _revoke(tx.connection, keys.c.tenant == tenant)
     await _post_changed(tx, effects)
     return effects
 
 
 def post_http_keys(tx: Transaction, found: Iterable[RecordedHttpKey]) -> None:
-    """Publish those that are valid, and remove the others."""
+    """Publish valid keys to the bucket, and remove the others from it."""
     for each in found:
         subject = streams.value_subject(streams.HTTP_KEYS_BUCKET, each.value.digest)
         if each.is_valid:
@@ -79,7 +79,7 @@ async def _post_changed(tx: Transaction, effects: Sequence[Effect]) -> None:
 
 
 async def _record(connection: AsyncConnection, request: SetAccess) -> list[Effect]:
-    """As `set_access`."""
+    """Record the request's changes. Raises: Reject."""
     tenant, effects = request.tenant, list[Effect]()
     if tenant is None:
         await connection.execute(select(func.pg_advisory_xact_lock(OPERATORS_LOCK)))
@@ -111,7 +111,7 @@ async def _record(connection: AsyncConnection, request: SetAccess) -> list[Effec
 
 
 async def note_use(connection: AsyncConnection, used: Sequence[str]) -> None:
-    """Remember that these keys have sent jobs; once a minute."""
+    """Update the time of last use of keys that have sent jobs, at most once a minute per key."""
     if used:
         is_old = or_(keys.c.last_used_at.is_(None), keys.c.last_used_at < func.now() - text("interval '1 minute'"))
         found = select(keys.c.key).where(keys.c.key.in_(used), is_old).order_by(keys.c.key).with_for_update(skip_locked=True)
@@ -119,20 +119,20 @@ async def note_use(connection: AsyncConnection, used: Sequence[str]) -> None:
 
 
 async def is_operators(connection: AsyncConnection, tenant: str, key: str) -> bool:
-    """Whether a job is the operator's: of a tenant without an account, or by an operators' key. `key`: its sender's."""
+    """Whether a job counts as an operator's: its tenant has no account, or its sender's `key` is an operators' key."""
     accounts = select(tenants.c.id).where(tenants.c.id == tenant, tenants.c.account.is_not(None))
     admins = select(keys.c.key).where(keys.c.key == key, keys.c.tenant.is_(None))
     return (await connection.execute(select(~exists(accounts) | exists(admins)))).scalar_one()
 
 
 async def tenants_with_accounts(connection: AsyncConnection) -> dict[str, bool]:
-    """Tenant → whether all of it is deleted."""
+    """Tenants with accounts → whether their deletion is complete."""
     rows = (await connection.execute(select(tenants.c.id, tenants.c.deleted_at).where(tenants.c.account.is_not(None)))).all()
     return {row.id: row.deleted_at is not None for row in rows}
 
 
 async def accesses(connection: AsyncConnection, tenant: str | None, *, after: str | None, most: int) -> list[TenantAccess]:
-    """Access of one tenant, or of at most `most` tenants after a name; without one, the operators' before them."""
+    """Access of one tenant, or of up to `most` tenants after the name `after`; without `after`, the operators' access comes first."""
     columns = [
         tenants.c.id.label("tenant"),
         tenants.c.account,
@@ -158,7 +158,7 @@ _HTTP = {
 
 
 async def http_keys(connection: AsyncConnection, *, of: Collection[str] | None = None, tenant: str | None = None) -> list[RecordedHttpKey]:
-    """HTTP keys with these public keys `of`; or of a tenant; or all."""
+    """HTTP keys with the public keys `of`, else of `tenant`, else all."""
     is_valid = keys.c.revoked_at.is_(None) & tenants.c.suspended_at.is_(None) & tenants.c.deleted_by.is_(None)
     is_over = func.least(keys.c.revoked_at, keys.c.ends_at) <= func.now() - func.make_interval(0, 0, 0, 0, 0, 0, OVER_S)
     columns = [column.label(name) for name, column in _HTTP.items()]

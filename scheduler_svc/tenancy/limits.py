@@ -1,6 +1,6 @@
-"""Limits of tenants, what is used of them, and what a submission exceeds. A tenant without a value of its own has that of EVERY_TENANT.
+"""Limits of tenants, their usage, and objections to submissions. A tenant without its own value has EVERY_TENANT's.
 
-What is in flight is bounded by admission, and rates where requests are taken.
+Admission enforces limits on work in flight; rates are enforced when requests are received.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,23 +21,23 @@ from scheduler_svc.base.tables import deleted_tasks, limits, packages, served_us
 _defaults = limits.alias("default_limits")
 _ALL = literal_column(f"'{EVERY_TENANT}'")
 WITH_LIMITS = tenants.outerjoin(limits, limits.c.tenant == tenants.c.id)
-"""Tenants with their own limits; `limit_of` gives those that hold."""
+"""Tenants joined with their own limits; `limit_of` gives the effective limits."""
 
 
 def default_of(limit: Limit) -> ColumnElement[int]:
-    """One value for a statement: it depends on no row."""
+    """Default value of a limit; uncorrelated, so that it is evaluated once per statement."""
     found = select(_defaults.c[limit]).where(_defaults.c.tenant == _ALL).scalar_subquery()
     return func.nullif(found, literal_column(str(NO_LIMIT)))
 
 
 def limit_of(limit: Limit) -> ColumnElement[int]:
-    """The limit that holds for a row of WITH_LIMITS; NULL where there is none."""
+    """Effective limit for a row of WITH_LIMITS; NULL for no limit."""
     return func.nullif(func.coalesce(limits.c[limit], default_of(limit)), literal_column(str(NO_LIMIT)))
 
 
 def used_tokens(tenant: ColumnElement[Any]) -> ColumnElement[int]:
-    """Tokens of the tenant's ledger, deleted tasks and served requests included."""
-    own, gone, spent = tasks.alias("own"), deleted_tasks.alias("gone"), served_usage.alias("spent")  # no names of the statement around it
+    """Tokens of the tenant's ledger, including deleted tasks and served requests."""
+    own, gone, spent = tasks.alias("own"), deleted_tasks.alias("gone"), served_usage.alias("spent")  # not the outer statement's tables
     booked = select(func.coalesce(func.sum(own.c.booked_tokens), 0)).where(own.c.tenant == tenant).scalar_subquery()
     of_gone = gone.c.prompt_tokens + gone.c.sampled_tokens + gone.c.trained_tokens + gone.c.evaluation_tokens
     deleted = select(func.coalesce(func.sum(of_gone), 0)).where(gone.c.tenant == tenant).scalar_subquery()
@@ -46,7 +46,7 @@ def used_tokens(tenant: ColumnElement[Any]) -> ColumnElement[int]:
 
 
 def stored_bytes(tenant: ColumnElement[Any]) -> ColumnElement[int]:
-    """Bytes of the tenant's blobs, those included that deleted tasks left to others, and of its packages, as announced."""
+    """Bytes of the tenant's blobs, including blobs of deleted tasks that others still use, and of its packages at their declared sizes."""
     own = packages.alias("own_packages")
     of_packages = select(func.coalesce(func.sum(own.c.size_bytes), 0)).where(own.c.tenant == tenant).scalar_subquery()
     return cast(_stored(tenant, func.coalesce(func.sum(stored_blobs.c.bytes), 0)) + of_packages, BigInteger)
@@ -57,7 +57,7 @@ def kept_adapters(tenant: ColumnElement[Any]) -> ColumnElement[int]:
 
 
 def _stored(tenant: ColumnElement[Any], amount: ColumnElement[Any]) -> ColumnElement[Any]:
-    # Two sums: for two conditions joined by OR, PostgreSQL reads the blobs of all tenants.
+    # Two sums: for one condition with OR, PostgreSQL would read the blobs of all tenants.
     own, left = (
         select(amount).where(stored_blobs.c.task.in_(_ids(owner, tenant))).scalar_subquery()
         for owner in (tasks.alias("owner"), deleted_tasks.alias("former_owner"))
@@ -66,26 +66,28 @@ def _stored(tenant: ColumnElement[Any], amount: ColumnElement[Any]) -> ColumnEle
 
 
 def _ids(owner: Any, tenant: ColumnElement[Any]) -> Any:
-    """`Any`: a table's alias. SQLAlchemy by itself would join the tenant's table anew, two statements further in, and take every row."""
+    """Ids of the tenant's tasks in the table `owner`. `Any`: a table's alias. Without `correlate_except`, SQLAlchemy would not correlate
+    the
+    tenant's table two statements further out, and match every row."""
     return select(owner.c.id).where(owner.c.tenant == tenant).correlate_except(owner)
 
 
 USED_UP: dict[Limit, Any] = {"max_tokens": used_tokens, "max_stored_bytes": stored_bytes, "max_adapters": kept_adapters}
-"""Limits at which no more groups are admitted; work in flight ends."""
+"""Limits at which no further group is admitted; work in flight continues."""
 
 
 def may_admit() -> ColumnElement[bool]:
-    """Whether a row of WITH_LIMITS may admit a group; counted for tenants with such a limit only."""
+    """Whether a row of WITH_LIMITS may admit a group; usage is summed only for tenants with such a limit."""
     return is_within(tenants.c.id, limit_of)
 
 
 def is_within(tenant: ColumnElement[Any], limit: Callable[[Limit], ColumnElement[int]]) -> ColumnElement[bool]:
-    """Whether a tenant has used less than each limit of USED_UP, given as columns."""
+    """Whether a tenant's usage is below each limit of USED_UP, given as columns."""
     return and_(*(or_(limit(name).is_(None), limit(name) > used(tenant)) for name, used in USED_UP.items()))
 
 
 def used_up() -> list[ColumnElement[int]]:
-    """For a row of WITH_LIMITS: what is used of each limit of USED_UP that there is."""
+    """Usage of each limit of USED_UP for a row of WITH_LIMITS; NULL without a limit."""
     return [case((limit_of(name).is_not(None), used(tenants.c.id))).label(f"used_{name}") for name, used in USED_UP.items()]
 
 
@@ -99,19 +101,19 @@ _VALUES = (
 
 
 async def limits_of(connection: AsyncConnection, tenant: str) -> dict[Limit, int | None]:
-    """The limits that hold for a tenant, also for one that there is not yet; None where there is none."""
+    """Effective limits of a tenant, which need not exist yet; None for no limit."""
     row = (await connection.execute(_VALUES, {"of_tenant": tenant})).mappings().one()
     return {name: None if row[name] == NO_LIMIT else row[name] for name in LIMITS}
 
 
 async def http_limits(connection: AsyncConnection, tenant: str) -> dict[Limit, int | None]:
-    """Limits of HTTP with a value, the tenant's own or that of all; None for no limit."""
+    """HTTP limits that are set, by the tenant or for all; None for no limit."""
     row = (await connection.execute(_VALUES, {"of_tenant": tenant})).mappings().one()
     return {name: None if row[name] == NO_LIMIT else row[name] for name in OF_HTTP if row[name] is not None}
 
 
 async def tokens_used_up(connection: AsyncConnection, tenant: str) -> SpentBudget | None:
-    """The limit `max_tokens` where a tenant has used as many; None where some are left."""
+    """The limit `max_tokens` as a budget, if the tenant has used it up; else None."""
     most = (await limits_of(connection, tenant))["max_tokens"]
     if most is None:
         return None
@@ -120,7 +122,7 @@ async def tokens_used_up(connection: AsyncConnection, tenant: str) -> SpentBudge
 
 
 async def set_limits(connection: AsyncConnection, tenant: str, values: Mapping[Limit, int | None]) -> None:
-    """Set values; None removes the tenant's own."""
+    """Set limits; None removes the tenant's own value."""
     if values:
         new = insert(limits).values(tenant=tenant, **values)
         await connection.execute(new.on_conflict_do_update(index_elements=[limits.c.tenant], set_=dict(values)))
@@ -138,17 +140,17 @@ _USED_BY = select(*_COUNTED.values()).select_from(select(bindparam("of_tenant", 
 
 
 async def used_by(connection: AsyncConnection, tenant: str) -> dict[Limit, int]:
-    """What is used of the limits that PostgreSQL counts, but of those in flight."""
+    """Usage of the limits that PostgreSQL counts, except those on work in flight."""
     row = (await connection.execute(_USED_BY, {"of_tenant": tenant})).one()
     return {one: int(value) for one, value in zip(_COUNTED, row, strict=True)}
 
 
 OF_SUBMISSIONS: tuple[Limit, ...] = ("max_tasks", "max_unchecked", "max_stored_bytes", "max_adapters")
-"""Limits at which no further task is accepted."""
+"""Limits at which further tasks are rejected."""
 
 
 async def objections_to(connection: AsyncConnection, tenant: str, spec: TaskSpec) -> list[str]:
-    """Limits that the tenant has met, and that the task exceeds."""
+    """Limits that the tenant has reached or that the task exceeds, as sentences."""
     allowed = await limits_of(connection, tenant)
     found = list[str]()
     if any(allowed[name] is not None for name in OF_SUBMISSIONS):
@@ -164,6 +166,6 @@ async def objections_to(connection: AsyncConnection, tenant: str, spec: TaskSpec
 
 
 def task_tokens(spec: TaskSpec) -> int:
-    """Maximum tokens that the task may train on: steps × groups × attempts × tokens."""
+    """Maximum tokens that the task may train on: steps × groups × members × tokens."""
     algorithm = spec.algorithm
     return spec.steps * algorithm.groups_per_step * algorithm.group_size * spec.trajectory_tokens

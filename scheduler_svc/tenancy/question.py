@@ -1,4 +1,4 @@
-"""Question: whose an ask is, what it is answered from, and what is no answer."""
+"""Question: the tenant of an ask, the sources of its answer, and errors in place of an answer."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -25,7 +25,7 @@ from scheduler_svc.tenancy import rates
 from scheduler_svc.tenancy.decisions.shares import Capacity
 
 PATIENCE_S = 8.0
-"""Time limit of a query: a client waits a little longer."""
+"""Maximum seconds of a query: a client waits a little longer."""
 
 V = TypeVar("V", bound=BaseModel)
 
@@ -35,12 +35,12 @@ class Unknown(Reject):
 
 
 class TooMany(Reject):
-    """The tenant asks more than its rate allows."""
+    """The tenant's asks exceed its rate."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """What all questions are answered from."""
+    """Sources of all answers."""
 
     database: Database
     pools: Pools
@@ -48,13 +48,13 @@ class Sources:
     chunks: BlobChunks
     samples: StoredSamples
     replicas: Callable[[], Sequence[ReplicaReport]]
-    """Live replicas of the other services."""
+    """Live replicas of all services but the scheduler."""
     capacities: Callable[[], Mapping[str, Capacity]]
-    """What admission allows in each pool."""
+    """Capacity for admission, by pool."""
     full_streams: Callable[[], Awaitable[Sequence[FullStream]]]
     """Streams between services that may refuse messages. Raises: Unavailable."""
     troubles: Callable[[], Sequence[TroubleOf]] = tuple
-    """Processes of services that are not ready, or died lately."""
+    """Processes of services that are not ready, or died recently."""
     downloads: Downloads = field(default_factory=Downloads)
 
     @classmethod
@@ -67,7 +67,7 @@ class Sources:
         capacities: Callable[[], Mapping[str, Capacity]] = dict,
         troubles: Callable[[], Sequence[TroubleOf]] = tuple,
     ) -> "Sources":
-        """With what a bus has: blobs, samples and streams."""
+        """Sources with the bus's blobs, samples and streams."""
         full_streams = partial(bus.streams.full, streams.BETWEEN_SERVICES)
         return cls(database, pools, Blobs(bus), BlobChunks(bus), StoredSamples(bus), replicas, capacities, full_streams, troubles)
 
@@ -75,25 +75,25 @@ class Sources:
 @dataclass(frozen=True)
 class Question:
     tenant: str | None
-    """Whose data the answer may hold; None for everybody's."""
+    """Tenant whose data the answer may contain; None for all tenants."""
     sources: Sources
     by: Actor
-    """Who asks, for the audit."""
+    """Sender of the ask, for the audit."""
 
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[AsyncConnection]:
-        """Raises: Unavailable when PostgreSQL does not answer."""
+        """A connection for reads. Raises: Unavailable if PostgreSQL does not answer."""
         async with self.sources.database.statements(patience_s=PATIENCE_S) as connection:
             yield connection
 
     @asynccontextmanager
     async def recording(self) -> AsyncGenerator[Transaction]:
-        """A transaction, for an answer that leaves a row in the audit."""
+        """A transaction, for an answer that writes an audit row."""
         async with self.sources.database.transaction(patience_s=PATIENCE_S) as tx:
             yield tx
 
     async def count(self) -> None:
-        """Count the ask in its tenant's rate. Raises: TooMany; Unavailable when PostgreSQL does not answer."""
+        """Count the ask in its tenant's rate. Raises: TooMany; Unavailable if PostgreSQL does not answer."""
         if self.tenant is None:
             return
         async with self.reading() as connection:
@@ -102,23 +102,23 @@ class Question:
             raise TooMany(grant.refusal("asks", self.tenant))
 
     def unknown(self, task: str) -> Unknown:
-        """The same for a task of another tenant and for one that there never was."""
+        """Error for an unknown task; identical for another tenant's task."""
         return Unknown(f"no task '{task}'" + (f" of tenant '{self.tenant}'" if self.tenant else ""))
 
 
 def names_after(cursor: str) -> tuple[str, str]:
-    """Tenant and name of the last that the asker has; inverse of `cursor_of_names`."""
+    """Tenant and name of the last row that the client has; inverse of `cursor_of_names`."""
     tenant, _, name = cursor.partition("/")
     return tenant, name
 
 
 def cursor_of_names(kept: Sequence[AliasOf | WebhookOf], found: int, most: int) -> str | None:
-    """Cursor behind the page `kept`. `found`: rows that were read, at most `most`."""
+    """Cursor after the page `kept`; None if it was the last. `found`: number of rows read, at most `most`."""
     return f"{kept[-1].tenant}/{kept[-1].name}" if len(kept) < found or found == most else None
 
 
 def page(found: Sequence[V]) -> list[V]:
-    """The first of `found`, as many as an answer holds, one at least."""
+    """The first rows of `found` that fit an answer; at least one if there is any."""
     size, kept = 0, list[V]()
     for one in found:
         size += len(one.model_dump_json())

@@ -1,7 +1,7 @@
-"""Rates of requests: a token bucket for each tenant and kind, in PostgreSQL, so that all replicas of the scheduler share it.
+"""Rates of requests: a token bucket per tenant and kind in PostgreSQL, shared by all replicas of the scheduler.
 
-A bucket has room for as many requests as a minute allows, and is drained at that pace. Its row is locked until the transaction ends,
-so a tenant's jobs are handled in one transaction after the other, and what they count is exact. Jobs beyond the rate are answered here.
+A bucket holds one minute's allowance of requests, and drains at that pace. Its row is locked until the transaction ends,
+so a tenant's jobs are counted by one transaction at a time, exactly. Jobs beyond the rate are refused here.
 """
 
 import math
@@ -51,9 +51,9 @@ ABOUT_NO_TASK = {
     "set-webhook": (SetWebhook, "webhook"),
     "delete-webhook": (DeleteWebhook, "webhook"),
 }
-"""Verb → its job, and the event that answers it."""
+"""Verb → its job model, and the event that answers it."""
 COUNTED = {*ABOUT_TASKS, *ABOUT_NO_TASK, "resend"}
-"""Verbs that a rate counts. Those of operators have no limit: one of them raises it."""
+"""Verbs that a rate counts. Operators' verbs are unlimited: one of them raises the limit."""
 LIMIT_OF: dict[RequestKind, Limit] = {"jobs": "jobs_per_minute", "asks": "asks_per_minute"}
 
 log = structlog.get_logger()
@@ -61,17 +61,17 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Grant:
-    """Answer to a number of requests of one tenant."""
+    """Grant for a number of requests of one tenant."""
 
     granted: int
-    """How many of them fit; the first ones."""
+    """Number of requests granted, the first ones."""
     used: float = 0.0
-    """Requests in the bucket, those granted included."""
+    """Requests in the bucket, including those granted."""
     per_minute: int | None = None
-    """None: no limit."""
+    """Limit per minute; None: no limit."""
 
     def refusal(self, kind: RequestKind, tenant: str) -> str:
-        """What a request that does not fit is answered with."""
+        """Reason for a request that is not granted."""
         assert self.per_minute is not None
         limit, missing = LIMIT_OF[kind], max(0.0, self.used + 1 - self.per_minute)
         wait = f" in {math.ceil(missing * 60 / self.per_minute)} s" if self.per_minute else ""
@@ -99,7 +99,7 @@ _TAKING = {kind: _taking(limit) for kind, limit in LIMIT_OF.items()}
 
 
 async def take(connection: AsyncConnection, tenant: str, kind: RequestKind, wanted: int) -> Grant:
-    """Count requests of a tenant, as many as fit. A tenant that there is not yet has no bucket, and is granted all."""
+    """Count as many of the `wanted` requests as fit. An unknown tenant has no bucket, and is granted all."""
     row = (await connection.execute(_TAKING[kind], {"tenant": tenant, "kind": kind, "wanted": wanted})).first()
     if row is None:
         return Grant(wanted)
@@ -107,7 +107,7 @@ async def take(connection: AsyncConnection, tenant: str, kind: RequestKind, want
 
 
 async def used_in(connection: AsyncConnection, tenant: str, per_minute: dict[RequestKind, int | None]) -> dict[Limit, int]:
-    """Requests that are in the tenant's buckets now."""
+    """Requests in the tenant's buckets now, rounded up."""
     query = text("SELECT kind, used, extract(epoch FROM now() - at)::float8 AS since FROM rates WHERE tenant = :tenant")
     found: dict[Limit, int] = {LIMIT_OF[kind]: 0 for kind in LIMIT_OF}
     for row in (await connection.execute(query, {"tenant": tenant})).all():
@@ -117,7 +117,7 @@ async def used_in(connection: AsyncConnection, tenant: str, per_minute: dict[Req
 
 
 async def within_rate(tx: Transaction, deliveries: Sequence[Delivery]) -> list[Delivery]:
-    """The jobs that fit the rate of their tenants; others are answered. Raises: Reject when one of these is no job."""
+    """The jobs that fit their tenants' rates; the others are refused. Raises: Reject if a refused job cannot be decoded."""
     taken = [delivery for delivery in deliveries if verb_of(delivery) not in COUNTED]
     counted = [delivery for delivery in deliveries if verb_of(delivery) in COUNTED]
     for tenant in sorted({_tenant(delivery) for delivery in counted}):
@@ -137,7 +137,7 @@ def _refuse(tx: Transaction, delivery: Delivery, reason: str) -> None:
     if verb in ABOUT_TASKS:
         job = delivery.read(ABOUT_TASKS[verb])
         of_verb: dict[str, JsonValue] = {"verb": verb} if verb == "delete" else {}
-        tx.answer(job.tenant, job.task, "rejected", {**of_verb, "reasons": [reason]})  # the id may be another tenant's
+        tx.answer(job.tenant, job.task, "rejected", {**of_verb, "reasons": [reason]})  # no row: the id may be another tenant's
     elif verb == "resend":
         letter = delivery.read(ResendLetter)
         tx.emit_event(letter.tenant, "none", "rejected", {"letter": letter.letter, "reasons": [reason]})

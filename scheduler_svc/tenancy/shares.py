@@ -29,7 +29,7 @@ class Charge:
 
 
 async def reset_failure_streak(connection: AsyncConnection, ids: Collection[str]) -> None:
-    """Reset the failures in a row of tasks with a group that succeeded, trained or not."""
+    """Reset the failure streaks of tasks of which a group succeeded, trained or not."""
     await connection.execute(update(tasks).where(tasks.c.id.in_(ids), tasks.c.failures_in_a_row > 0).values(failures_in_a_row=0))
 
 
@@ -47,7 +47,7 @@ _UPDATE_TOKEN_ESTIMATE = Statement(
 
 
 async def update_token_estimate(connection: AsyncConnection, group_tokens: Mapping[str, float]) -> None:
-    """Update the tasks' expected tokens per group, a moving average, by the mean of groups that became ready."""
+    """Update the tasks' expected tokens per group, a moving average, with the mean of groups that became ready."""
     await _UPDATE_TOKEN_ESTIMATE.run(connection, _success.of(list(group_tokens.items())))
 
 
@@ -58,8 +58,8 @@ _CHARGE_TASKS = Statement(
     .values(virtual_time=tasks.c.virtual_time + _charged_task.c.tokens, admitted=tasks.c.admitted + _charged_task.c.admitted)
 )
 _charged = Rows("charged", id=Text, tokens=Double)
-# Locks in order, before the update, which takes them in any; and as an update would, so that ledger rows written by others,
-# which refer to a tenant, do not block it.
+# Locks tenants in id order before the update, which would lock in any order. FOR NO KEY UPDATE, as an update takes, does not block
+# concurrent inserts of ledger rows, which reference a tenant.
 _charged_tenants = select(tenants.c.id).where(tenants.c.id == any_of("charged_id")).order_by(tenants.c.id)
 _locked = _charged_tenants.with_for_update(key_share=True).cte("locked")
 _CHARGE_TENANTS = Statement(
@@ -70,7 +70,7 @@ _CHARGE_TENANTS = Statement(
 
 
 async def charge(connection: AsyncConnection, charges: Collection[Charge]) -> None:
-    """Add tokens, also negative, to the virtual times of locked tasks and of their tenants, and admitted groups to the tasks' counts."""
+    """Add tokens (may be negative) to the virtual times of locked tasks and of their tenants, and admitted groups to the tasks' counts."""
     if not charges:
         return
     by_task: defaultdict[str, list[Charge]] = defaultdict(list)
@@ -84,19 +84,19 @@ async def charge(connection: AsyncConnection, charges: Collection[Charge]) -> No
 
 
 async def charge_tenants(connection: AsyncConnection, tokens: Mapping[str, float]) -> None:
-    """Add tokens to the virtual times of tenants alone: of work that is no task's."""
+    """Add tokens to the virtual times of tenants only: for work of no task, such as served requests."""
     if tokens:
         await _CHARGE_TENANTS.run(connection, _charged.of(list(tokens.items())))
 
 
 @dataclass(frozen=True)
 class VirtualTimes:
-    """Virtual times of the others in a queue."""
+    """Virtual times of the other members of a queue."""
 
     active: list[float]
-    """Virtual times of those that run."""
+    """Virtual times of running members."""
     past: float
-    """Largest virtual time of all."""
+    """Largest virtual time of all members."""
 
 
 async def virtual_times(connection: AsyncConnection, task: str, tenant: str) -> tuple[VirtualTimes, VirtualTimes]:
@@ -116,7 +116,7 @@ def _virtual_times(rows: Sequence[Any]) -> VirtualTimes:
 
 
 async def start_shares(connection: AsyncConnection, task: str, tenant: str, *, task_time: float, tenant_time: float) -> None:
-    """Raise both virtual times to these; never lower them."""
+    """Raise both virtual times to at least these values."""
     await connection.execute(update(tasks).where(tasks.c.id == task).values(virtual_time=func.greatest(tasks.c.virtual_time, task_time)))
     await connection.execute(
         update(tenants).where(tenants.c.id == tenant).values(virtual_time=func.greatest(tenants.c.virtual_time, tenant_time))
@@ -129,7 +129,7 @@ _open = (
     .group_by(trajectories.c.task)
     .subquery("open")
 )
-# One by one, as few tenants have work in flight: joined, PostgreSQL would read all of them.
+# A subquery per row, since few tenants have work in flight: with a join, PostgreSQL would read all tenants.
 _weight = select(tenants.c.weight).where(tenants.c.id == tasks.c.tenant).scalar_subquery()
 _IN_FLIGHT = Statement(
     select(_open.c.task, _open.c.sequences, tasks.c.pool, tasks.c.trajectory_tokens, tasks.c.tenant, _weight.label("weight")).select_from(

@@ -1,4 +1,4 @@
-"""Tenants: weight, retention and limits, what is used of these, and the operators' jobs that change them."""
+"""Tenants: weight, retention and limits, usage of the limits, and the operators' jobs that change them."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -22,12 +22,12 @@ from scheduler_svc.tenancy.decisions.expiry import KINDS
 from scheduler_svc.tenancy.shares import work_in_flight
 
 DAYS = tuple(f"{kind}_days" for kind in KINDS)
-"""Settings of retention."""
+"""Columns of the retention days."""
 
 
 @dataclass(frozen=True)
 class LimitOf:
-    """A limit of a tenant. None: no limit, or nothing that is counted here."""
+    """A limit of a tenant. None: no limit, or usage that is not counted here."""
 
     value: int | None
     default: int | None
@@ -36,12 +36,12 @@ class LimitOf:
 
 @dataclass(frozen=True)
 class Tenant:
-    """Settings of a tenant, and what is used of its limits."""
+    """Settings of a tenant, with the usage of its limits."""
 
     tenant: str
     weight: float
     adapters_days: int
-    """Days after a task's end, 0 for ever; as the next."""
+    """Retention in days after a task's end, 0 forever; likewise the next fields."""
     checkpoints_days: int
     batches_days: int
     events_days: int
@@ -56,18 +56,18 @@ async def find_tenant(connection: AsyncConnection, tenant: str) -> Tenant | None
 
 
 async def weight_of(connection: AsyncConnection, tenant: str) -> float | None:
-    """None where there is no such tenant, or it is deleted."""
+    """Weight of the tenant; None if it does not exist or is being deleted."""
     return (await connection.execute(select(tenants.c.weight).where(tenants.c.id == tenant, tenants.c.deleted_by.is_(None)))).scalar()
 
 
 async def was_made_by(connection: AsyncConnection, task: str) -> bool:
-    """Whether the task's submission made its tenant: both rows have the time of one transaction."""
+    """Whether the task's submission created its tenant: both rows then have the time of one transaction."""
     made = select(tasks.c.id).join(tenants, tenants.c.id == tasks.c.tenant)
     return (await connection.execute(made.where(tasks.c.id == task, tenants.c.created_at == tasks.c.submitted_at))).first() is not None
 
 
 async def _limits_in_use(connection: AsyncConnection, tenant: str) -> dict[Limit, LimitOf]:
-    """Every limit of a tenant; of EVERY_TENANT: the defaults."""
+    """All limits of a tenant, with usage; for EVERY_TENANT, the defaults without usage."""
     values, defaults = await limits.limits_of(connection, tenant), await limits.limits_of(connection, EVERY_TENANT)
     used = await _used(connection, tenant, values) if tenant != EVERY_TENANT else {}
     return {name: LimitOf(values[name], defaults[name], used.get(name)) for name in LIMITS}
@@ -85,7 +85,7 @@ async def _used(connection: AsyncConnection, tenant: str, values: Mapping[Limit,
 
 
 async def _set_limits(connection: AsyncConnection, tenant: str, values: Mapping[Limit, int | None]) -> None:
-    """Change limits of a tenant, or the defaults, and the priorities of live tasks where a ceiling changes."""
+    """Change limits of a tenant, or the defaults; if the priority ceiling changes, also priorities of live tasks."""
     await limits.set_limits(connection, tenant, values)
     if "priority_ceiling" not in values:
         return
@@ -93,14 +93,14 @@ async def _set_limits(connection: AsyncConnection, tenant: str, values: Mapping[
     ceiling = (
         select(limits.limit_of("priority_ceiling")).select_from(limits.WITH_LIMITS).where(tenants.c.id == tasks.c.tenant).scalar_subquery()
     )
-    wanted = func.least(tasks.c.spec["priority"].as_integer(), ceiling)  # without a ceiling: the task's own
+    wanted = func.least(tasks.c.spec["priority"].as_integer(), ceiling)  # without a ceiling: the task's own priority
     await connection.execute(update(tasks).where(*of_it, tasks.c.state.in_(LIVE)).values(priority=wanted))
 
 
 async def set_tenant(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.set-tenant.<tenant>`; one that sets nothing asks for the settings, and leaves no row in the audit.
+    """Handle a job of `jobs.set-tenant.<tenant>`; one without changes only asks for the settings, and adds no audit row.
 
-    Raises: Reject when it is none; Retry when PostgreSQL is unavailable.
+    Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable.
     """
     request = delivery.read(SetTenant)
     subject, changes = request.tenant or EVERY_TENANT, _changes(request)
@@ -114,13 +114,13 @@ async def set_tenant(context: HandlerContext, delivery: Delivery) -> None:
 
 
 def _changes(request: SetTenant) -> dict[str, JsonValue]:
-    """What is to be set, for the audit; "default" where a tenant's own limit is removed."""
+    """Requested changes for the audit; "default" if a tenant's own limit is removed."""
     given: dict[str, JsonValue] = {**_given(request)}
     return given | {one.of: one.value for one in request.limits} | dict.fromkeys(request.defaults, "default")
 
 
 def _given(request: SetTenant) -> dict[str, float]:
-    """Weight and days of retention that are to be set."""
+    """Requested weight and retention days."""
     return {name: value for name in ("weight", *DAYS) if (value := getattr(request, name)) is not None}
 
 

@@ -1,4 +1,4 @@
-"""Accounting: ledger rows for what ended groups consumed, the correction of what admission charged, and the start of shares."""
+"""Accounting: ledger rows for the consumption of ended groups, corrections of admission's charges, and initial virtual times."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,8 @@ from scheduler_svc.training.queries.tasks import Task
 async def settle_accounts(
     connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[EndedGroup], *, void: VoidReason | None = None
 ) -> None:
-    """Ledger rows for what groups consumed, and the difference to their charge. `void`: why they trained nothing, or were abandoned."""
+    """Write ledger rows for the groups' consumption, and charge the difference to their estimate. `void`: reason if they were voided or
+    abandoned."""
     entries: list[Entry] = []
     for group in ended:
         tenant, payer = by_id[group.task].tenant, _payer(by_id[group.task], void)
@@ -30,7 +31,8 @@ async def settle_accounts(
 
 
 async def settle_void(connection: AsyncConnection, by_id: dict[str, Task], voided: VoidedGroups, reason: VoidReason) -> None:
-    """The same for groups that became void; those that were paid for when they became ready may be forgiven."""
+    """As `settle_accounts`, for voided groups; consumption recorded when they became ready is forgiven if the tenant does not pay for
+    `reason`."""
     await settle_accounts(connection, by_id, voided.ended, void=reason)
     await ledger.forgive(connection, [key for key in voided.complete if _payer(by_id[key[0]], reason) == "nobody"])
 
@@ -46,13 +48,13 @@ def _payer(task: Task, void: VoidReason | None) -> Payer:
 
 
 async def join_fair_queue(connection: AsyncConnection, task: Task) -> None:
-    """Raise the virtual times of a task that starts to run, and of its tenant where that was idle, to those of active ones."""
+    """Raise the virtual time of a task that starts to run to that of active tasks, and likewise its tenant's if the tenant was idle."""
     others, siblings = await shares.virtual_times(connection, task.id, task.tenant)
     await shares.start_shares(
         connection,
         task.id,
         task.tenant,
         task_time=starting_virtual_time(task.virtual_time, siblings.active, siblings.past),
-        # A tenant that is active already keeps its place: a second task buys no second start.
+        # An active tenant's virtual time is unchanged: starting a second task gives no advantage.
         tenant_time=starting_virtual_time(0.0, others.active, others.past) if not siblings.active else 0.0,
     )

@@ -1,6 +1,6 @@
-"""Admission: opens the next groups, as far as pace, fairness and the capacity of the samplers allow.
+"""Admission: opens the next groups, as far as pace, fairness and the samplers' capacity allow.
 
-The number of candidates among which it chooses does not depend on how many tasks wait.
+The number of candidates loaded is independent of the number of waiting tasks.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ from scheduler_svc.training.queries.groups import NewGroup
 from scheduler_svc.training.steps import allowance_of_task, send_steps_together, task_snapshots
 
 ADMISSION_BATCH_SIZE = 16
-"""Maximum groups admitted in one transaction; a larger burst takes several."""
+"""Maximum groups admitted in one transaction; larger bursts take several."""
 
 
 async def find_candidates(
@@ -40,9 +40,9 @@ async def find_candidates(
     in_flight: Mapping[str, InFlight],
     left_out: LeftOut = NOTHING,
 ) -> Candidates:
-    """Tasks that may open groups in the pools of `capacities`: all that can be among the next ADMISSION_BATCH_SIZE groups.
+    """Candidates in the pools of `capacities`: all tasks that can be among the next ADMISSION_BATCH_SIZE groups.
 
-    Evaluations are of trained versions and do not depend on the policy.
+    Evaluations sample trained versions, so the policy does not apply to them.
     """
     pools, limit = set(capacities), ADMISSION_BATCH_SIZE
     found = Candidates([], {})
@@ -60,7 +60,7 @@ async def find_candidates(
 async def _evaluations_below_min_share(
     connection: AsyncConnection, seen: Candidates, capacities: Mapping[str, Capacity], in_flight: Mapping[str, InFlight], left_out: LeftOut
 ) -> Candidates:
-    """Evaluations of tenants and of tasks that are below their minimum share and not among `seen`."""
+    """Evaluation candidates below their tenant's or task's minimum share that are not in `seen`."""
     more = Candidates([], {})
 
     async def load(pool: str, but: LeftOut) -> Candidates:
@@ -76,12 +76,12 @@ async def _evaluations_below_min_share(
 async def _tasks_below_min_share(
     connection: AsyncConnection, seen: Candidates, capacities: Mapping[str, Capacity], in_flight: Mapping[str, InFlight], left_out: LeftOut
 ) -> Candidates:
-    """Tasks below their minimum share that are not among the least served, where more tasks wait than `seen`.
+    """Tasks below their minimum share that are not in `seen`, the least-served candidates, if the query limit cut off others.
 
-    None is loaded where tasks of `seen` that are below their minimum share can fill the room that there is.
+    Loads none if tasks in `seen` below their minimum share can fill the pool's room.
     """
     more, limit = Candidates([], {}), ADMISSION_BATCH_SIZE
-    if len(seen.tasks) < limit:  # no other task waits
+    if len(seen.tasks) < limit:  # the query was not cut off: no other task waits
         return more
     seen_of = Counter(task.tenant for task in seen.tasks)  # over all pools, as the query limits each tenant's tasks
     for pool, guaranteed in min_shares(seen.tasks, seen.tenants, capacities, in_flight).items():
@@ -104,18 +104,18 @@ class Admitted(NamedTuple):
     messages: int
     """Messages to publish."""
     wants_more: bool
-    """Whether more groups may be admitted, in another transaction: each takes its locks once, in one order."""
+    """Whether more groups may be admitted, in another transaction: each transaction takes its locks once, in id order."""
 
 
 async def admit(tx: Transaction, capacities: Mapping[str, Capacity], policy: SchedulingPolicy, times: PoolTimes) -> Admitted:
-    """Open up to ADMISSION_BATCH_SIZE groups."""
+    """Open up to ADMISSION_BATCH_SIZE groups; none if another replica is admitting."""
     nothing = Admitted(0, wants_more=False)
     work = await candidates.has_admissible_work(tx.connection, lock=ADMISSION_LOCK)
     if work is None:  # another replica is admitting
         return nothing
     if policy is SchedulingPolicy.SYNCHRONOUS and (sent := await send_steps_together(tx)):
         return Admitted(sent, wants_more=False)
-    if not work.is_some and policy is not SchedulingPolicy.SYNCHRONOUS:  # where stale groups may have just made room
+    if not work.is_some and policy is not SchedulingPolicy.SYNCHRONOUS:  # in lockstep, voiding stale groups may have made room
         return nothing
     in_flight = await work_in_flight(tx.connection)
     with_room = pools_with_room(capacities, in_flight)
@@ -140,7 +140,7 @@ async def admit(tx: Transaction, capacities: Mapping[str, Capacity], policy: Sch
 
 
 async def _open_groups(tx: Transaction, admissions: Sequence[Admission], times: PoolTimes) -> int:
-    """Write the groups and their messages. Returns the number of messages: a task may have ended or been paused meanwhile."""
+    """Insert the groups and post their messages; returns the number of messages, fewer if tasks ended or were paused meanwhile."""
     locked = {task.id: task for task in await tasks.lock_tasks(tx.connection, {admission.task for admission in admissions})}
     admissions = [admission for admission in admissions if locked[admission.task].state == TaskState.RUNNING]
     counts: Counter[str] = Counter()

@@ -1,6 +1,6 @@
 """Aliases: a tenant's names for versions of its tasks. Jobs that change them, answers, rows, and the bucket that rollout replicas read.
 
-An alias holds its version: retention keeps the adapter, and a task that has an alias is not deleted.
+An alias pins its version: retention keeps the adapter, and a task with an alias is not deleted.
 """
 
 from collections.abc import Iterable
@@ -40,7 +40,7 @@ from scheduler_svc.training.queries import evaluations, steps, tasks, versions
 from scheduler_svc.training.queries.tasks import Task
 
 MOST = 200
-"""Maximum aliases of a page."""
+"""Maximum aliases per page."""
 
 log = structlog.get_logger()
 
@@ -50,20 +50,20 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Refusal(Exception):
-    """A change that has no effect."""
+    """An alias change that is refused and has no effect."""
 
     code: Literal["unknown", "changed", "invalid"]
-    """`unknown`: the tenant has no such task, version or alias; `changed`: the alias does not name what was expected."""
+    """`unknown`: the tenant has no such task, version or alias; `changed`: the alias does not name the expected version."""
     reason: str
 
 
 async def set_alias(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.set-alias.<tenant>`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
+    """Handle a job of `jobs.set-alias.<tenant>`. Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable."""
     await _change(context, delivery, delivery.read(SetAlias))
 
 
 async def delete_alias(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.delete-alias.<tenant>`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
+    """Handle a job of `jobs.delete-alias.<tenant>`. Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable."""
     await _change(context, delivery, delivery.read(DeleteAlias))
 
 
@@ -87,9 +87,9 @@ async def _change(context: HandlerContext, delivery: Delivery, job: SetAlias | D
 
 
 async def _set(tx: Transaction, context: HandlerContext, job: SetAlias) -> KnownAlias:
-    """Raises: Refusal."""
+    """Set the job's alias. Raises: Refusal."""
     if (done := await _find(tx.connection, job, aliases.c.request == job.request)) is not None:
-        return done  # delivered before; `latest` may be another version by now
+        return done  # redelivered job: `latest` may be another version by now
     if job.name in context.pools:
         raise Refusal("invalid", f"name: '{job.name}' is a pool; choose another name")
     own = {each.name for each in await find_aliases(tx.connection, aliases.c.tenant == job.tenant)}
@@ -105,7 +105,7 @@ async def _set(tx: Transaction, context: HandlerContext, job: SetAlias) -> Known
 
 
 async def _adapter(connection: AsyncConnection, task: Task, wanted: int | Literal["latest", "best"]) -> AdapterRef:
-    """Raises: Refusal."""
+    """Stored adapter of the `wanted` version. Raises: Refusal."""
     version = task.version if wanted == "latest" else wanted
     if version == "best":
         version = await versions.best_of(connection, task, await versions.stored_versions(connection, task.id))
@@ -119,13 +119,13 @@ async def _adapter(connection: AsyncConnection, task: Task, wanted: int | Litera
 
 
 async def _remove(tx: Transaction, job: DeleteAlias) -> KnownAlias:
-    """Raises: Refusal."""
+    """Delete the job's alias and return it. Raises: Refusal."""
     row = (await tx.connection.execute(delete(aliases).where(*_naming(job)).returning(*_ROW))).first()
     return _known(row) if row else await _refuse_unexpected(tx, job)
 
 
 async def _refuse_unexpected(tx: Transaction, job: SetAlias | DeleteAlias) -> NoReturn:
-    """Raises: Refusal, since there is no such alias, or it does not name what was expected."""
+    """Raises: Refusal, because the alias does not exist or does not name the expected version."""
     present = await _find(tx.connection, job)
     if present is None:
         raise Refusal("changed" if job.expected else "unknown", f"alias: no alias '{job.name}' of tenant '{job.tenant}'")
@@ -136,7 +136,7 @@ async def _refuse_unexpected(tx: Transaction, job: SetAlias | DeleteAlias) -> No
 
 
 def post_aliases(tx: Transaction, found: Iterable[KnownAlias]) -> None:
-    """Publish aliases as they are once the transaction is committed."""
+    """Post the aliases to their NATS bucket, published once the transaction is committed."""
     tx.post([OutboxMessage(streams.value_subject(streams.ALIASES_BUCKET, each.key), each, "", as_json=True) for each in found])
 
 
@@ -157,16 +157,18 @@ _ADAPTERS = Statement(select(aliases.c.adapter["blob"].label("blob")).where(alia
 
 
 async def held_by_others(connection: AsyncConnection, *ids: str) -> dict[str, BlobRef]:
-    """Adapters of these tasks that are kept whatever their own rules and their tenants' days say, by name: other tasks started from
-    them, or aliases name them."""
+    """Blobs of these tasks' adapters that other tasks started from or aliases name, by blob name.
+
+    They are kept regardless of the tasks' retention rules and the tenants' retention days.
+    """
     named = [from_json(BlobRef, row.blob) for row in await _ADAPTERS.run(connection, {"ids": list(ids)})]
     return await tasks.started_from(connection, ids) | {ref.name: ref for ref in named}
 
 
 async def kept_adapter(connection: AsyncConnection, task: Task, version: int) -> AdapterRef | None:
-    """Adapter of a version of the locked task, which stays until the lock is released; None where it may be gone already.
+    """Adapter of a version of the locked task, kept at least until the lock is released; None if no rule keeps it.
 
-    What no rule keeps is deleted at any moment, so that nothing may begin to rely on it, also where it is still stored.
+    An adapter that no rule keeps may be deleted at any moment, so it counts as gone even while it is still stored.
     """
     adapter = await steps.adapter_of(connection, task.id, version)
     if adapter is None:
@@ -193,7 +195,7 @@ def _alias_of(known: KnownAlias) -> AliasOf:
 
 
 async def find_aliases(connection: AsyncConnection, *where: ColumnElement[bool], most: int | None = None) -> list[KnownAlias]:
-    """Aliases of all tenants for which the conditions hold, by tenant and name."""
+    """Aliases of all tenants that meet the conditions, ordered by tenant and name; at most `most`."""
     statement = select(*_ROW).where(*where).order_by(aliases.c.tenant, aliases.c.name).limit(most)
     return [_known(row) for row in await connection.execute(statement)]
 
@@ -203,7 +205,7 @@ async def _find(connection: AsyncConnection, job: SetAlias | DeleteAlias, *where
 
 
 def _naming(job: SetAlias | DeleteAlias) -> list[ColumnElement[bool]]:
-    """The job's alias, where it names what the job expects."""
+    """Conditions that select the job's alias if it names the version that the job expects."""
     condition = [aliases.c.tenant == job.tenant, aliases.c.name == job.name]
     if job.expected is not None:
         condition.append(aliases.c.task + "@" + aliases.c.version.cast(aliases.c.task.type) == job.expected)
@@ -211,7 +213,7 @@ def _naming(job: SetAlias | DeleteAlias) -> list[ColumnElement[bool]]:
 
 
 async def _put(connection: AsyncConnection, job: SetAlias, pool: str, adapter: AdapterRef) -> KnownAlias | None:
-    """Set an alias by one statement; None where it does not name what is expected."""
+    """Set an alias in one statement; None if it does not name the expected version."""
     values = {"task": adapter.task, "version": adapter.version, "pool": pool, "adapter": as_json(adapter), "request": job.request}
     if job.expected:
         statement = update(aliases).where(*_naming(job)).values(**values, changed_at=func.now())
@@ -229,7 +231,7 @@ async def _put(connection: AsyncConnection, job: SetAlias, pool: str, adapter: A
 
 
 async def of_task(connection: AsyncConnection, task: str) -> list[str]:
-    """Names of the aliases that name versions of the task."""
+    """Aliases that name versions of the task, sorted."""
     return list((await connection.execute(select(aliases.c.name).where(aliases.c.task == task).order_by(aliases.c.name))).scalars())
 
 

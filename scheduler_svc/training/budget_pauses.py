@@ -1,7 +1,7 @@
 """Budgets between admissions: warns tenants, pauses tasks that cannot open another group, and resumes them once they can.
 
-Admission alone keeps within a budget (`tenancy/decisions/budgets.py`); this module makes it visible. A task is paused when its next group
-does not fit and nothing of its tenant is open or with a trainer, so that waiting would change nothing.
+Admission alone enforces budgets (`tenancy/decisions/budgets.py`); this module makes the effect visible. A task is paused if its next group
+does not fit and no group or step of its tenant is in flight, so that waiting would change nothing.
 """
 
 import structlog
@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 
 async def enforce_budgets(tx: Transaction, policy: SchedulingPolicy) -> None:
-    """One small query where there is no budget."""
+    """Report, pause and resume by all tenants' budgets. Costs one small query if no tenant has a budget."""
     if not await budgets.there_are_any(tx.connection):
         return
     await budgets.begin_periods(tx.connection)
@@ -41,7 +41,7 @@ async def enforce_budgets(tx: Transaction, policy: SchedulingPolicy) -> None:
 
 
 async def _report(tx: Transaction, budget: Budget, reported: str) -> None:
-    """An event where more is to be said than before; a budget that was raised is reported again."""
+    """Emit an event if the budget reaches a higher level than last reported; a raised budget is reported afresh."""
     rank = ("", "nearly", "used_up")
     if rank.index(reported) <= rank.index(budget.reported) or not await budgets.report(tx.connection, budget, reported):
         return
@@ -50,7 +50,7 @@ async def _report(tx: Transaction, budget: Budget, reported: str) -> None:
 
 
 def fields_of(budget: Budget) -> dict[str, JsonValue]:
-    """A budget in an event; amounts as text, to the last digit."""
+    """Fields of a budget for an event; amounts as exact decimal text."""
     amounts = {name: format(getattr(budget, name), "f") for name in ("amount", "spent", "reserved")}
     return {"period": budget.period, "unit": budget.unit, **amounts}
 
@@ -64,7 +64,7 @@ async def _pause(tx: Transaction, task: BudgetedTask, reason: str) -> None:
 
 async def _resume(tx: Transaction, task: BudgetedTask, policy: SchedulingPolicy) -> None:
     [locked] = await tasks.lock_tasks(tx.connection, [task.task])
-    if not await budgets.leave_paused(tx.connection, task.task):  # its owner has ended, resumed or paused it meanwhile
+    if not await budgets.leave_paused(tx.connection, task.task):  # its owner has ended, resumed or paused the task meanwhile
         return
     if not await tasks.transition_task(tx.connection, task.task, [TaskState.PAUSED], TaskState.RUNNING):
         return

@@ -1,6 +1,6 @@
 """Environment checks: finds the queue of a task's environment and has its options checked; the answer starts or rejects the task.
 
-A pool without live samplers objects to nothing: its sampler checks the arguments at the first prompt, and voids the group with the reason.
+Without live samplers a pool raises no objection: its sampler checks the arguments at the first prompt, and voids the group with the reason.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,13 +26,13 @@ from scheduler_svc.uploads.packages import CHECKS_PER_TENANT
 
 
 async def request_waiting_checks(tx: Transaction, tenant: str, families: set[str]) -> None:
-    """Request checks of the tenant's oldest tasks that wait for one, as many as may be."""
+    """Request checks for the tenant's oldest tasks without one, up to CHECKS_PER_TENANT per environment."""
     for task in await tasks.lock_unchecked(tx.connection, tenant, most=CHECKS_PER_TENANT):
         await check_environment(tx, task.id, families)
 
 
 async def resolve_environment(tx: Transaction, task_id: str, families: set[str]) -> None:
-    """Request the check of a waiting task's environment, once an env replica serves it."""
+    """Request the environment check of a submitted task, once an env replica serves the environment."""
     for task in await tasks.lock_tasks(tx.connection, [task_id]):
         if task.state == TaskState.SUBMITTED and task.family is None:
             await check_environment(tx, task.id, families)
@@ -41,7 +41,7 @@ async def resolve_environment(tx: Transaction, task_id: str, families: set[str])
 async def check_environment(tx: Transaction, task: str, families: set[str]) -> None:
     """Request a check of the task's options from the environment's family.
 
-    The task waits while no replica serves it, or while CHECKS_PER_TENANT of its tenant's tasks are checked there.
+    The task waits while no replica serves the family, or while CHECKS_PER_TENANT of its tenant's tasks are being checked there.
     """
     found = await tasks.find_task(tx.connection, task)
     assert found is not None
@@ -77,7 +77,10 @@ async def check_environment(tx: Transaction, task: str, families: set[str]) -> N
 
 
 def family_of(name: str, families: set[str]) -> str | None:
-    """Queue of an environment's turns: its entry point's name, `own` for a tenant's package, or `module` for `module:attribute`."""
+    """Family (queue) of an environment: its entry point's name, `own` for a tenant's package, or `module` for `module:attribute`.
+
+    None if no live replica serves it.
+    """
     head = name.split(":")[0]
     if head in families or head in (OWN_FAMILY, FILE_FAMILY):
         return head if head in families else None
@@ -94,9 +97,9 @@ async def handle_environment_checks(context: HandlerContext, deliveries: Sequenc
 
 
 async def environment_checked(tx: Transaction, answer: EnvironmentChecked, replicas: Sequence[ReplicaReport] = ()) -> None:
-    """Start the task, or reject it with the environment's objection, or that of its pool's samplers to tools.
+    """Start the task, or reject it with the objection of its environment, or of its pool's samplers to tools.
 
-    Raises: Reject when the answer names another tenant.
+    Raises: Reject if the answer names another tenant.
     """
     locked = await tasks.lock_tasks(tx.connection, [answer.task])
     if not locked or locked[0].state != TaskState.SUBMITTED:
@@ -113,21 +116,21 @@ async def environment_checked(tx: Transaction, answer: EnvironmentChecked, repli
     await tasks.transition_task(tx.connection, task.id, [TaskState.SUBMITTED], TaskState.RUNNING)
     await evaluations.plan(tx.connection, task)
     made: dict[str, JsonValue] = {"new_tenant": True} if await tenants.was_made_by(tx.connection, task.id) else {}
-    # With the pool's defaults; without the environment's, which the task gave itself.
+    # Includes the pool's defaults, not the environment's, which the submission names.
     effective = task.spec.model_dump(mode="json", exclude={"environment": True, "evaluation": {"options"}})
     tx.emit_event(task.tenant, task.id, "accepted", {"spec": effective, **made})
     await publish_status(tx, task.id)
 
 
 def tool_objection(pool: str, reports: Iterable[ReplicaReport]) -> str | None:
-    """Why a task whose environment has tools cannot be sampled in `pool`; None where it can, or no live sampler knows."""
+    """Why a task with tools cannot be sampled in `pool`; None if it can, or if no live sampler reports on it."""
     if any(report.service == "rollout" and report.pool == pool and report.takes_answers is False for report in reports):
         return f"it has tools, and the chat template of pool '{pool}' takes no answers of tools; choose another pool, or list none"
     return None
 
 
 def sampler_objections(spec: TaskSpec, reports: Iterable[ReplicaReport]) -> Iterator[str]:
-    """Reasons why a live sampler of the task's pool cannot sample as `sampling` says."""
+    """Objections of live samplers in the task's pool to its `sampling` section."""
     complaints: set[str] = set()
     for report in reports:
         if report.service == "rollout" and report.pool == spec.pool:

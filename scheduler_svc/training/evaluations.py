@@ -1,4 +1,5 @@
 """Evaluations: planned when their version is trained, opened group by group as fairness allows, reported when all groups have ended.
+
 A task's last evaluation, or one that reaches its target, ends the task.
 """
 
@@ -41,7 +42,7 @@ from scheduler_svc.training.termination import end_task
 
 
 async def plan(connection: AsyncConnection, task: Task) -> None:
-    """Plan the evaluation of the task's version by all protocols, where one is due."""
+    """Plan the evaluation of the task's version by all protocols, if one is due."""
     if not is_due(task.spec, task.version):
         return
     wanted = task.spec.evaluation
@@ -52,7 +53,10 @@ async def plan(connection: AsyncConnection, task: Task) -> None:
 async def open_group(
     connection: AsyncConnection, task: Task, charged_tokens: float, times: PoolTimes, home: str | None = None
 ) -> list[OutboxMessage]:
-    """Open the running task's next planned group; returns its message, or none when no group is planned. `home`: of its turns."""
+    """Open the running task's next planned group; returns its message, or an empty list if no group is planned.
+
+    `home`: replica that samples its turns; None: any.
+    """
     deadline_s = times.of(task.spec.pool) + task.spec.limits.episode_timeout_s
     deadline_at = datetime.fromtimestamp(deadline_s, UTC)
     opened = await evaluations.open_first_group(connection, task.id, charged_tokens=charged_tokens, deadline_at=deadline_at)
@@ -63,7 +67,7 @@ async def open_group(
 
 
 async def settle(tx: Transaction, by_id: dict[str, Task], outcomes: Sequence[ScoredMember]) -> None:
-    """Settle outcomes of members of the locked tasks `by_id`, and finish complete evaluations."""
+    """Settle outcomes of members of the locked tasks `by_id`, and finish evaluations that they complete."""
     if outcomes:
         await members.settle_members(tx.connection, outcomes)
         decided = await groups.groups_to_end(tx.connection, {(outcome.task, outcome.group) for outcome in outcomes})
@@ -71,13 +75,16 @@ async def settle(tx: Transaction, by_id: dict[str, Task], outcomes: Sequence[Sco
 
 
 async def abandon(tx: Transaction, by_id: dict[str, Task], keys: Collection[GroupKey], detail: str) -> None:
-    """End unfinished groups: missing attempts count as failed, and no group is refilled."""
+    """End unfinished evaluation groups: missing attempts count as failed, and no group is refilled."""
     await _ended(tx, by_id, await groups.end_groups(tx.connection, keys, detail), void=VoidReason.FAILED)
 
 
 async def end_overdue(tx: Transaction, by_id: dict[str, Task], overdue: Collection[GroupKey], *, stable_for_s: StableFor) -> None:
-    """Abandon open groups past their deadlines; retry them, up to a limit, where they were opened before the last disturbance,
-    `stable_for_s` of their pool ago (`upkeep/stalls.py`)."""
+    """Abandon open groups past their deadlines.
+
+    Groups are retried instead, up to a limit, if the pool's last disturbance, `stable_for_s` ago, is more recent than their timeout
+    (`upkeep/stalls.py`).
+    """
     disturbed = {task.id for task in by_id.values() if stable_for_s(task.spec.pool) < task.spec.limits.episode_timeout_s}
     retried = {(task, number) for task, number in overdue if task in disturbed and may_be_retried(number)}
     charged = await evaluations.retry_groups(tx.connection, retried, add=RETRY_INCREMENT)
@@ -86,7 +93,7 @@ async def end_overdue(tx: Transaction, by_id: dict[str, Task], overdue: Collecti
 
 
 async def finish_if_done(tx: Transaction, task: Task) -> bool:
-    """End a task that has trained every step, unless an evaluation is running."""
+    """End a task that has trained every step, unless an evaluation is running; returns whether it ended."""
     if task.version < task.spec.steps or await evaluations.is_running(tx.connection, task.id):
         return False
     progress = (await progress_of(tx.connection, task.id))[task.id]
@@ -100,7 +107,7 @@ async def _ended(tx: Transaction, by_id: dict[str, Task], ended: Sequence[EndedG
 
 
 async def _finish(tx: Transaction, task: Task, evaluation: EvaluationKey) -> None:
-    """Report the result, unless the task has ended with that of an earlier evaluation."""
+    """Report the evaluation's result, unless the task has already ended."""
     current = (await tasks.lock_tasks(tx.connection, [task.id]))[0]
     if not current.is_live:
         return
@@ -123,7 +130,7 @@ async def _finish(tx: Transaction, task: Task, evaluation: EvaluationKey) -> Non
 
 
 async def _report(connection: AsyncConnection, task: Task, evaluation: EvaluationKey, result: Result) -> EvaluationReport:
-    """The evaluation's event, but for the time that it took."""
+    """Report of the evaluation, without its duration."""
     _, version, name = evaluation
     wanted, protocol = task.spec.evaluation, task.spec.evaluation.named(name)
     decides = protocol == wanted.protocols[0]
@@ -154,7 +161,7 @@ async def _report(connection: AsyncConnection, task: Task, evaluation: Evaluatio
 
 
 async def _standing(connection: AsyncConnection, task: Task, version: int, result: Result, gain_over_0: Difference | None) -> BestSoFar:
-    """The task's progress by the protocol that decides, with this evaluation."""
+    """Best version so far by the deciding protocol, including this evaluation."""
     wanted = task.spec.evaluation
     protocol = wanted.protocols[0]
     before = await evaluations.latest_standing(connection, task.id, protocol.name)
@@ -165,7 +172,7 @@ async def _standing(connection: AsyncConnection, task: Task, version: int, resul
 
 
 async def _gain_over(connection: AsyncConnection, task: Task, protocol: Protocol, result: Result, version: int) -> Difference | None:
-    """Paired difference to the result of `version`; None as long as that has none."""
+    """Paired difference to the result of `version`; None if that version's evaluation is not finished."""
     before = (task.id, version, protocol.name)
     if not await evaluations.is_finished(connection, before):
         return None

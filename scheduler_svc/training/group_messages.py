@@ -13,7 +13,7 @@ from scheduler_svc.training.queries.tasks import Task
 
 
 def new_group(task: Task, number: int, charged_tokens: float, times: PoolTimes) -> NewGroup:
-    """Row of the task's group `number`, sampled by the task's version."""
+    """Row of the task's group `number`, to be sampled by the task's current version."""
     digest = hashlib.sha256(f"{task.spec.seed}:{number}".encode()).digest()
     return NewGroup(
         task=task.id,
@@ -30,7 +30,7 @@ def new_group(task: Task, number: int, charged_tokens: float, times: PoolTimes) 
 
 
 def open_group_message(task: Task, group: NewGroup, home: str | None = None) -> OutboxMessage:
-    """`home`: accelerator whose sampler gets its turns; None: any."""
+    """Message that opens `group`. `home`: replica whose sampler gets its turns; None: any."""
     assert task.family is not None
     spec = task.spec
     context = GroupContext(
@@ -61,7 +61,7 @@ def open_group_message(task: Task, group: NewGroup, home: str | None = None) -> 
 
 
 def _as_evaluated(spec: TaskSpec, wanted: Protocol) -> dict[str, object]:
-    """What a protocol asks differently: prompts of its own seed, and its temperature."""
+    """Fields of a group's context that its evaluation protocol overrides: environment options, seed, and temperature."""
     return {
         "environment": spec.environment_of(wanted),
         "sampling": spec.sampling.model_copy(update={"temperature": wanted.temperature or spec.sampling.temperature}),

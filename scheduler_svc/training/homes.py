@@ -1,9 +1,9 @@
-"""Homes: each task of a pool with several replicas keeps to one at a sampler and one at a trainer, where what it needs is warm.
+"""Homes: in a pool with several named replicas, each task is assigned one sampler and one trainer, where its state is warm.
 
-A replica has a name of its own in its pool, and a queue of that name beside the pool's; `executors` has who reads which (docs/pools.md).
-One scheduler replica at a time looks. A task gets its homes when it is submitted, others when a replica cannot serve for LOST_S, and
-otherwise only for a gain above what the move costs (`decisions/homes.py`). Meanwhile messages for a home that cannot serve go to the
-pool's queue. Without a pool that has several replicas no statement is run.
+A named replica has a queue of its own beside the pool's; `executors` records which process reads which queue (docs/pools.md).
+One scheduler replica at a time reviews. A task gets its homes when it is submitted. It gets another when its home cannot serve for LOST_S,
+and otherwise only for a gain above the cost of the move (`decisions/homes.py`). Messages for a home that cannot serve go to the
+pool's queue. If no pool has several replicas, no statement is run.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _READY = text("SELECT service, pool, accelerator FROM executors WHERE has_queue 
 
 
 async def ready_replicas(connection: AsyncConnection) -> set[Replica]:
-    """Those that read a queue of their own, are not faulty, and are held by no operator."""
+    """Replicas that read a queue of their own, are not faulty, and are not held by an operator."""
     return {Replica(*row) for row in (await connection.execute(_READY)).all()}
 
 
@@ -49,13 +49,13 @@ UPDATE executors SET has_queue = NOT has_queue WHERE has_queue <> ((service, poo
 
 
 async def note_readers(connection: AsyncConnection, reading: Collection[Replica]) -> None:
-    """Write which replicas read queues of their own: `reading`, and no others."""
+    """Record in `executors` that exactly the replicas in `reading` read queues of their own."""
     services, pools, names = zip(*sorted(reading), strict=True) if reading else ((), (), ())
     await connection.execute(_NOTE, {"services": [*services], "pools": [*pools], "names": [*names]})
 
 
 async def reachable_homes(connection: AsyncConnection, tasks: Collection[Task], service: str) -> dict[str, str]:
-    """Homes of tasks for work of each one's present version; left out are those without one, and those whose home is not ready."""
+    """Names of the homes for the tasks' current versions, by task; omits tasks without a home or whose home is not ready."""
     homes = {task.id: Replica(service, task.spec.pool, name) for task in tasks if (name := _home(task, service)) is not None}
     ready = await ready_replicas(connection) if homes else set[Replica]()
     return {task: home.name for task, home in homes.items() if home in ready}
@@ -67,13 +67,13 @@ def _home(task: Task, service: str) -> str | None:
 
 
 async def has_lock(connection: AsyncConnection, lock: int) -> bool:
-    """Take the advisory lock until the transaction ends; False where another transaction holds it."""
+    """Take the advisory lock until the transaction ends; False if another transaction holds it."""
     return bool((await connection.execute(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": lock})).scalar_one())
 
 
 @dataclass(frozen=True)
 class LiveTask:
-    """A running task, or one that is about to run."""
+    """A submitted or running task, with sizes and times that bound the cost of a move."""
 
     task: str
     pool: str
@@ -83,7 +83,7 @@ class LiveTask:
     adapter_bytes: int
     checkpoint_bytes: int
     restore_s: float
-    """Seconds in which its state was restored, the longest of its latest steps; about 0 where none was."""
+    """Maximum seconds of restoring its state in its latest steps; about 0 if it was never restored."""
 
 
 _LIVE = text("""
@@ -96,7 +96,7 @@ FROM tasks t WHERE t.state IN ('submitted', 'running') AND t.pool = ANY(CAST(:po
 
 
 async def live_tasks(connection: AsyncConnection, pools: Collection[str], most: int) -> list[LiveTask]:
-    """`most`: latest steps that count."""
+    """Submitted and running tasks of these pools, by id. `most`: number of latest steps considered for `restore_s`."""
     rows = (await connection.execute(_LIVE, {"pools": sorted(pools), "most": most})).all()
     return [
         LiveTask(
@@ -114,12 +114,12 @@ SELECT EXISTS (SELECT FROM tasks t JOIN unnest(CAST(:services AS text[]), CAST(:
 
 
 async def any_homeless(connection: AsyncConnection, keys: Collection[tuple[str, str]]) -> bool:
-    """Whether a task has no home yet. `keys`: services and pools with several replicas."""
+    """Whether a live task has no home yet. `keys`: (service, pool) pairs with several replicas."""
     given = {"services": [service for service, _ in keys], "pools": [pool for _, pool in keys]}
     return bool((await connection.execute(_HOMELESS, given)).scalar_one())
 
 
-# A version whose work has begun elsewhere ends there: groups pin their version, and a step's batch is in one queue.
+# A version whose work has begun at the old home ends there: groups pin their version, and a step's batch is in one queue.
 _SETTLE = text(f"""
 UPDATE tasks t SET homes = coalesce(t.homes, '{{}}') || jsonb_build_object(CAST(:service AS text), jsonb_build_object(
     'replica', CAST(:replica AS text),
@@ -135,9 +135,9 @@ WHERE t.id = :task AND t.state IN ('submitted', 'running') RETURNING t.homes
 
 
 async def settle(connection: AsyncConnection, task: str, service: str, replica: str, now_s: float) -> Home | None:
-    """Give a task another home, from its present version where none of that's work was sent, else from the next.
+    """Assign a task another home, from its current version if no work of that version was sent, else from the next.
 
-    None: it has ended.
+    Returns the home; None if the task has ended.
     """
     given = {"task": task, "service": service, "replica": replica, "now_s": now_s}
     row = (await connection.execute(_SETTLE, given)).first()
@@ -145,19 +145,20 @@ async def settle(connection: AsyncConnection, task: str, service: str, replica: 
 
 
 LOOK_S = 1.0
-"""Seconds between looks at who reads which queue, and for tasks without a home."""
+"""Seconds between checks of queue readers and of tasks without a home."""
 REVIEW_S = 30.0
-"""Seconds between looks for better homes."""
+"""Seconds between reviews for better homes."""
 LOST_S = 60.0
-"""Seconds for which a replica cannot serve until tasks leave it: a restart takes less, and what moves does not come back by itself."""
+"""Seconds that a replica must be unable to serve before tasks leave it: longer than a restart, since tasks do not move back by themselves.
+"""
 STAYS_S = 300.0
-"""Minimum seconds between a task's moves for a gain: what it does at a new home is known after some steps."""
+"""Minimum seconds between a task's moves for a gain: its load at a new home is known after some steps."""
 STEPS = 8
-"""Latest steps of a task that its load is the mean of."""
+"""Latest steps over which a task's load is averaged."""
 MOVE_S, BYTES_PER_S = 0.1, 2.0**30
-"""Assumed cost of a move: seconds, and bytes that are fetched a second."""
+"""Assumed fixed cost of a move in seconds, and transfer rate in bytes per second."""
 UNKNOWN = StepPhases(version=1, at_s=0.0, generate_s=1.0, environment_s=1.0, train_s=1.0)
-"""A step of a task before any has trained one."""
+"""Assumed phases of a step before any task has trained one."""
 
 log = structlog.get_logger()
 
@@ -173,7 +174,7 @@ class Homes:
         review_s: float = REVIEW_S,
         lost_s: float = LOST_S,
     ) -> None:
-        """`replicas`: names by service and pool. `reports`: of live replicas; None until they were read once. `now_s`: NATS's time."""
+        """`replicas`: names by service and pool. `reports`: of live replicas; None until first read. `now_s`: NATS time."""
         self._database = database
         self._replicas = replicas
         self._several = [key for key, names in replicas.items() if len(names) > 1]
@@ -182,29 +183,33 @@ class Homes:
         self._review_s, self._lost_s = review_s, lost_s
         self._began_s = time.monotonic()
         self._ready_s: dict[Replica, float] = {}
-        """This process's time at which each replica could serve last."""
+        """Monotonic time at which each replica was last ready."""
         self._reviewed_s = float("-inf")
         self._means, self._typical = _means([])
-        """As of the last look for better homes: a task that has come since has trained no step."""
+        """Means as of the last review: a task submitted since then has trained no step."""
 
     @property
     def queues(self) -> frozenset[str]:
-        """Queues of single trainers."""
+        """Queues of single trainers, in pools with several."""
         trainers = [key for key in self._several if key[0] == "trainer"]
         return frozenset(streams.queue(key[1], name) for key in trainers for name in self._replicas[key])
 
     @property
     def look_s(self) -> float | None:
-        """Seconds between looks; None where no replica has a name, and migration has cleared what there was. Where no pool has several,
-        a look only clears what an earlier pools file left: messages for a home would go to a queue without a reader."""
+        """Seconds between calls of `look`; None if no replica has a name, since migration has then cleared all homes.
+
+        If no pool has several replicas, `look` only clears readers recorded under an earlier pools file: messages for a home would go to a
+        queue
+        without a reader.
+        """
         if not self._replicas:
             return None
         return LOOK_S if self._several else REVIEW_S
 
     async def look(self) -> None:
-        """Write who reads which queue; choose homes where there are none, and every REVIEW_S better ones. Raises: Unavailable."""
+        """Record who reads which queue, assign missing homes, and every REVIEW_S review for better ones. Raises: Unavailable."""
         reports = self._reports() if self._several else []
-        if reports is None:  # taken for no reports, it would send everyone's messages to the pools' queues
+        if reports is None:  # treated as no reports, it would divert all messages to the pools' queues
             return
         is_due = bool(self._several) and time.monotonic() >= self._reviewed_s + self._review_s
         if is_due:
@@ -223,7 +228,7 @@ class Homes:
             self._reviewed_s = time.monotonic()
 
     def _readers(self, report: ReplicaReport) -> list[Replica]:
-        """Whose queue a process has to itself. One that reads an earlier pools file may name others yet."""
+        """Replicas whose own queue the reporting process reads; one with an earlier pools file may still report other names."""
         key = (report.service, report.pool or "")
         names = self._replicas[key] if key in self._several else ()
         return [Replica(*key, name) for name in names if report.busy.get(f"{OWN_QUEUE}@{name}")]
@@ -231,7 +236,7 @@ class Homes:
     async def _review(self, tx: Transaction, ready: Collection[Replica], *, for_gains: bool) -> None:
         found = await live_tasks(tx.connection, {pool for _, pool in self._replicas}, STEPS)
         keys = [self._keyed(one, key, ready, for_gains=for_gains) for one in found for key in self._replicas if key[1] == one.pool]
-        for move in sorted(homes(keys), key=lambda one: one.keyed.key):  # locked in the order in which others lock them
+        for move in sorted(homes(keys), key=lambda one: one.keyed.key):  # in the order in which other transactions lock tasks
             task, service = move.keyed.key, move.keyed.pool[0]
             home = await settle(tx.connection, task, service, move.replica, self._now_s())
             if home is not None:
@@ -239,7 +244,7 @@ class Homes:
                 log.info("task_moved", task=task, service=service, why=str(move.why), **where)
 
     def _keyed(self, one: LiveTask, key: tuple[str, str], ready: Collection[Replica], *, for_gains: bool) -> Keyed:
-        """What a task needs of a home in one service and pool. A single replica is its home: its load counts there."""
+        """A task's requirements for its home in one service and pool. A single replica is its home, so that its load counts there."""
         service, names = key[0], self._replicas[key]
         mean = self._means.get(one.task, self._typical)
         if len(names) == 1:
@@ -262,7 +267,7 @@ class Homes:
 
 @dataclass(frozen=True)
 class _Mean:
-    """Seconds of a mean step."""
+    """Mean phases of a step, in seconds."""
 
     sampled_s: float
     trained_s: float
@@ -277,7 +282,7 @@ class _Mean:
 
 
 def _means(found: asked.StepRows) -> tuple[dict[str, _Mean], _Mean]:
-    """By task, and of all that have trained a step."""
+    """Mean step phases by task, and over the steps of all tasks."""
     steps = asked.phases_of(found)
     return {task: _mean(each) for task, each in steps.items()}, _mean([one for each in steps.values() for one in each] or [UNKNOWN])
 
@@ -288,6 +293,6 @@ def _mean(steps: Sequence[StepPhases]) -> _Mean:
 
 
 def _move_s(one: LiveTask, service: str) -> float:
-    """Seconds that a move costs: of its state's restoration lately, or by bytes. Prefixes are lost with each version anyway."""
+    """Cost of a move in seconds: recent restore time, or transfer time by size. Prefix caches are lost with each version anyway."""
     size_bytes = one.checkpoint_bytes if service == "trainer" else one.adapter_bytes
     return max(one.restore_s if service == "trainer" else 0.0, MOVE_S + size_bytes / BYTES_PER_S)

@@ -1,4 +1,4 @@
-"""Optimizer steps: sends a task's next batch to the trainer once its groups are ready. Snapshots of running tasks for policies."""
+"""Optimizer steps: sends a task's next batch to the trainer once its groups are ready; snapshots of running tasks for policies."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from scheduler_svc.training.termination import void_and_refund
 
 
 async def task_snapshots(connection: AsyncConnection) -> list[TaskSnapshot]:
-    """Snapshots of all running tasks, for policies that compare them."""
+    """Snapshots of all running tasks, which it locks, for policies that compare tasks."""
     ready, training = await groups.ready_groups(connection), await steps.tasks_in_training(connection)
     return [
         TaskSnapshot(
@@ -46,16 +46,16 @@ def allowance_of_task(task: Task, max_staleness: int | None = None) -> int:
 
 
 async def send_ready_steps(tx: Transaction, found: Sequence[Task], policy: SchedulingPolicy) -> None:
-    """Send the next steps of these locked tasks to the trainer where their groups are ready.
+    """Send the next steps of these locked tasks to the trainer if their groups are ready.
 
-    In lockstep all steps leave together, once `admit` finds all ready.
+    Under the synchronous policy it sends nothing: `admit` sends all steps together once all are ready.
     """
     if policy is not SchedulingPolicy.SYNCHRONOUS:
         await _send_steps(tx, found)
 
 
 async def _send_steps(tx: Transaction, found: Sequence[Task]) -> int:
-    """Returns the number of steps sent."""
+    """Send the ready steps of the running tasks among `found`; returns their number."""
     going_on = {task.id: task for task in found if task.state == TaskState.RUNNING and task.version < task.spec.steps}
     live = await groups.unbatched_groups(tx.connection, {task.id: task.version for task in going_on.values()}) if going_on else {}
     numbers = {task.id: await _groups_for_step(tx, task, live[task.id]) for task in going_on.values()}
@@ -67,7 +67,7 @@ async def _send_steps(tx: Transaction, found: Sequence[Task]) -> int:
 
 
 async def _groups_for_step(tx: Transaction, task: Task, live: Sequence[LiveGroup]) -> list[int] | None:
-    """Groups of the task's next step, when they are ready; stale ones become void."""
+    """Group numbers of the task's next step, or None if the step must wait; stale groups are voided."""
     algorithm = task.spec.algorithm
     stale = stale_groups(live, version=task.version, max_staleness=algorithm.max_staleness)
     if stale:
@@ -77,8 +77,10 @@ async def _groups_for_step(tx: Transaction, task: Task, live: Sequence[LiveGroup
 
 
 async def send_to_trainer(tx: Transaction, batched: Sequence[tuple[Task, list[BatchGroup]]]) -> None:
-    """Post the steps that train from the tasks' versions, where a home can work to the queue there, and record their digests, by which
-    their announcements are known."""
+    """Post the steps to the trainer, to a home's queue if the home is ready, and record the batches' digests.
+
+    The digest identifies the step in the trainer's announcement.
+    """
     messages = [
         TrainBatch(
             tenant=task.tenant,

@@ -1,4 +1,4 @@
-"""A submission: the task as the deployment would take it, and every reason why it may not. A preview shows both, and nothing is stored."""
+"""Submissions: the task as the deployment would accept it, and every reason to reject it. A preview returns both, and stores nothing."""
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Catalog:
-    """The deployment's base models, the environments that live replicas serve, and these replicas."""
+    """The deployment's pools, the environment families that live replicas serve, and these replicas' reports."""
 
     pools: Pools
     families: set[str]
@@ -39,7 +39,7 @@ class Catalog:
         return cls(context.pools, context.replicas.families, context.replicas.reports)
 
     def objections(self, spec: TaskSpec) -> list[str]:
-        """Reasons to reject the task; empty when none is known."""
+        """Reasons to reject the task that need no database; empty if there are none."""
         found = [*objections(spec, self.pools), *sampler_objections(spec, self.replicas)]
         return [*found, *self.objections_to_environment(spec.environment.name)]
 
@@ -52,17 +52,17 @@ class Catalog:
 @dataclass(frozen=True)
 class Examined:
     spec: TaskSpec | None
-    """With its defaults; None where a field is wrong."""
+    """Spec with its defaults; None if a field is invalid."""
     reasons: Sequence[str]
-    """Why it is rejected; empty where it is not."""
+    """Reasons to reject the task; empty if it is acceptable."""
     package: BlobRef | None = None
-    """Of the tenant's own environment."""
+    """Package of the tenant's own environment, if the task uses one."""
     start: AdapterRef | None = None
-    """Adapter of version 0."""
+    """Adapter of version 0, for a warm start."""
 
 
 async def examine(tx: Transaction, tenant: str, task: str, given: Mapping[str, JsonValue], offer: Catalog) -> Examined:
-    """What `tenant` submits under the new id `task`. Other tasks and files that it names are locked until the transaction ends."""
+    """Examine a submission of `tenant` under the new id `task`. Tasks and files that it names are locked until the transaction ends."""
     try:
         spec = complete(given, layers_of(given, offer.pools))
     except Reject as error:
@@ -75,7 +75,7 @@ async def examine(tx: Transaction, tenant: str, task: str, given: Mapping[str, J
 
 
 def _about_names(tenant: str, given: Mapping[str, JsonValue], offer: Catalog, said: Sequence[str]) -> list[str]:
-    """What can be said of a task whose other fields are wrong: nothing of fields about which something is `said` already."""
+    """Objections to the tenant, pool and environment names of a spec with invalid fields; fields named in `said` are skipped."""
     section = given.get("environment")
     names = {"tenant": given.get("tenant"), "pool": given.get("pool")}
     names["environment.name"] = section.get("name") if isinstance(section, dict) else None
@@ -93,7 +93,7 @@ def _of_another_tenant(tenant: str, named: str) -> list[str]:
 
 
 async def _unless_rejected(resolving: Awaitable[T], reasons: list[str]) -> T | None:
-    """What it resolves to; where it is rejected, its reasons are added."""
+    """Awaited result; None if it raises Reject, whose reasons are added to `reasons`."""
     try:
         return await resolving
     except Reject as error:
@@ -104,7 +104,7 @@ async def _unless_rejected(resolving: Awaitable[T], reasons: list[str]) -> T | N
 async def starting_adapter(connection: AsyncConnection, task: str, spec: TaskSpec) -> AdapterRef | None:
     """Adapter of version 0 under the new `task`'s name; None for a task that starts from its seed.
 
-    The source is locked, so that its next step does not delete the adapter.
+    The source task is locked, so that its next step does not delete the adapter.
     Raises: Reject, with the field and why the task cannot start from it.
     """
     if spec.start.task is None:
@@ -138,7 +138,7 @@ def _said(value: object) -> str:
 
 
 async def preview_task(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.preview.<tenant>`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
+    """Handle a job of `jobs.preview.<tenant>`. Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable."""
     request, offer = delivery.read(PreviewTask), Catalog.of(context)
     async with context.database.transaction() as tx:
         answer = await _answer(tx, request, offer)
@@ -151,7 +151,7 @@ async def preview_task(context: HandlerContext, delivery: Delivery) -> None:
 
 
 async def _answer(tx: Transaction, request: PreviewTask, offer: Catalog) -> dict[str, JsonValue]:
-    """`reasons` for a rejection; `spec` and `sources`, where the task can be read. The environment itself is not asked."""
+    """Fields of a preview: `reasons` to reject, and `spec` and `sources` if the spec is valid. The environment itself is not queried."""
     found = await examine(tx, request.tenant, "none", request.spec, offer)
     reasons: list[JsonValue] = [shortened(reason) for reason in found.reasons]
     if found.spec is None:

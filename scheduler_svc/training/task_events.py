@@ -15,9 +15,9 @@ from scheduler_svc.training.queries.tasks import Task, change, find_task
 
 
 async def emit_warnings(tx: Transaction, task: Task, standing: Mapping[TaskWarning, str]) -> Task:
-    """Store the locked task's `standing` warnings, with an event for each raised or cleared one; returns the task with them.
+    """Store the locked task's current warnings, `standing`, and emit an event for each raised or cleared one; returns the updated task.
 
-    A warning keeps the sentence that it was raised with. The caller publishes the status.
+    A warning keeps the sentence with which it was raised. The caller publishes the status.
     """
     kept = {warning.value: task.warnings.get(warning, sentence) for warning, sentence in standing.items()}
     if kept == task.warnings:
@@ -31,7 +31,7 @@ async def emit_warnings(tx: Transaction, task: Task, standing: Mapping[TaskWarni
 
 
 async def publish_status(tx: Transaction, task: str | Task, progress: TaskProgress | None = None) -> None:
-    """Publish the task's status as the transaction leaves it; looks up a task given by id, and missing progress."""
+    """Publish the task's status within this transaction; loads a task given by id, and the progress if it is not given."""
     found = await find_task(tx.connection, task) if isinstance(task, str) else task
     assert found is not None
     status = _status(found, progress or (await progress_of(tx.connection, found.id))[found.id])

@@ -20,10 +20,10 @@ from scheduler_svc.training.task_events import publish_status
 
 
 async def end_task(tx: Transaction, task: Task, to: TaskState, *, reason: str = "", data: dict[str, JsonValue] | None = None) -> bool:
-    """Move a live task to a final state and void what is in flight; False when it ended before."""
+    """Move a live task to a final state and void its work in flight; False if it had already ended."""
     if not await tasks.transition_task(tx.connection, task.id, LIVE, to, reason=reason):
         return False
-    # Who pays for what is in flight: where the task fails, whoever pays for the work that failed it.
+    # Decides who pays for work in flight: if the task failed, the payer of the work that failed it.
     void = VoidReason.FAILED if to == TaskState.FAILED else VoidReason.CANCELLED
     await void_live_groups(tx.connection, task, f"task {to}", paid_as=void)
     await steps.void_steps(tx.connection, task.id)
@@ -37,7 +37,7 @@ async def end_task(tx: Transaction, task: Task, to: TaskState, *, reason: str = 
 
 
 async def void_live_groups(connection: AsyncConnection, task: Task, detail: str, *, paid_as: VoidReason = VoidReason.CANCELLED) -> int:
-    """Void the task's live groups, without counting failures; returns their number. `paid_as`: the reason that says who pays."""
+    """Void the task's live groups, without counting failures; returns their number. `paid_as`: void reason that determines the payer."""
     live = await groups.live_group_keys(connection, task.id)
     if live:
         voided = await groups.void_groups(connection, live, VoidReason.CANCELLED, detail)
@@ -57,7 +57,7 @@ async def void_and_refund(
 ) -> None:
     """Void and refund the groups `keys` of the tasks `by_id`, all locked; fail a task that has reached a failure limit.
 
-    `excused`: tasks whose failures do not count. `not_in_a_row`: tasks with other groups that succeeded at the same time.
+    `excused`: tasks whose failures do not count. `not_in_a_row`: tasks of which other groups succeeded in the same batch.
     """
     VOID_GROUPS.labels(reason.value).inc(len(keys))
     for key in sorted(keys):

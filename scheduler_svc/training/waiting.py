@@ -1,4 +1,4 @@
-"""Why a task waits, from PostgreSQL and the live replicas."""
+"""Why a task waits: inputs of `decisions/waiting.py` from PostgreSQL and the live replicas."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,31 +45,31 @@ TAKERS = {
     "trajectories.scored": "trainer",  # reads them; they are deleted once their step is trained
     "trajectories.batch": "trainer",
 }
-"""Services that take messages, by the first parts of their subjects."""
+"""Consuming service, by the first tokens of a subject."""
 
 
 IN_FLIGHT: tuple[Limit, ...] = ("max_sequences", "max_pool_sequences", "max_pool_tokens")
 _AS_FOUND = ("pool", "environment", "allowance", "open_groups", "ready_groups", "groups_per_step", "timeout_s")
 LATEST_STEPS = 20
-"""Latest steps of a pool over which the time of a step is averaged."""
+"""Latest steps of a pool over which its step time is averaged."""
 LATEST_OF_ALL_POOLS = 50 * LATEST_STEPS
-"""Latest steps of all pools among which these are, so that no ask reads every step."""
+"""Latest steps of all pools that are searched for a pool's own, so that no query reads every step."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A task that has not ended, its family (None: not known yet) and its tenant's limits."""
+    """A task that has not ended, its environment family (None: not resolved yet) and its tenant's limits."""
 
     tenant: str
     task: WaitingTask
     family: str | None
     limits: Limits
     over_budget: bool
-    """Whether a budget has paused it."""
+    """Whether a budget has paused the task."""
 
 
 async def waiting_task(connection: AsyncConnection, tenant: str | None, task: str) -> Found | None:
-    """None when the tenant has no such task, or it has ended. `tenant`: None for any."""
+    """The task if it has not ended; None if the tenant has no such live task. `tenant`: None for any."""
     own = (groups.c.task == tasks.c.id, IN_TRAINING, groups.c.state == GroupState.OPEN)
     ready = select(func.count()).where(groups.c.task == tasks.c.id, groups.c.state == GroupState.READY)
     oldest_s = select(func.extract("epoch", func.now() - func.min(groups.c.admitted_at)).cast(Double)).where(*own)
@@ -108,7 +108,7 @@ async def waiting_task(connection: AsyncConnection, tenant: str | None, task: st
 
 
 def _limits(row: Any) -> Limits:
-    """`Any`: a row of the query above."""
+    """Limits of the tenant, from a row of `waiting_task`'s query."""
     values = row._mapping
     used: list[tuple[Limit, int, int]] = [(name, values[name], values[f"used_{name}"]) for name in USED_UP if values[name] is not None]
     in_flight = InFlightLimits(*(values[name] for name in IN_FLIGHT))
@@ -116,7 +116,7 @@ def _limits(row: Any) -> Limits:
 
 
 async def _queue(connection: AsyncConnection, pool: str, batched_at: object) -> TrainerQueue:
-    """The pool's steps that were sent before `batched_at`, and how long its latest steps took."""
+    """Number of the pool's steps sent before `batched_at`, and the mean seconds of its latest steps."""
     of_pool = steps.join(tasks, tasks.c.id == steps.c.task)
     before = (
         select(func.count())
@@ -154,10 +154,10 @@ async def why(
     shared: Collection[str] = (),
     troubles: Sequence[TroubleOf] = (),
 ) -> Cause | None:
-    """The cause, or None when nothing holds the task. `tenant`: None for any. `capacities`: what admission allows in each pool.
-    `shared`: pools with executors on shared accelerators. `troubles`: processes that do not work, which the cause's sentence names.
+    """Why the task waits; None if nothing holds it. `tenant`: None for any. `capacities`: admission's capacity by pool.
 
-    Raises: LookupError when the tenant has no such task, or it has ended.
+    `shared`: pools with executors on shared accelerators. `troubles`: failing processes, which the cause's sentence names.
+    Raises: LookupError if the tenant has no such task, or the task has ended.
     """
     found = await waiting_task(connection, tenant, task)
     if found is None:
@@ -178,7 +178,7 @@ async def why(
 
 
 def _with_troubles(cause: Cause | None, troubles: Sequence[TroubleOf]) -> Cause | None:
-    """The cause, with the services that do not work now: they may be what it comes from."""
+    """The cause, extended by the services that are failing now, which may be its origin."""
     named = [one for one in troubles if one.service in TAKERS.values()]
     if not named:
         return cause
@@ -189,7 +189,7 @@ def _with_troubles(cause: Cause | None, troubles: Sequence[TroubleOf]) -> Cause 
 
 
 async def _over_budget(connection: AsyncConnection, tenant: str, task: str) -> OverBudget | None:
-    """The budget that has paused the task; None once it was raised, so that the task is about to go on."""
+    """The budget that has paused the task; None once the budget was raised, so that the task is about to resume."""
     purse = (await budgets.standings(connection, [tenant])).purses.get(tenant)
     waiting = next((one for one in await budgets.waiting_tasks(connection, [tenant]) if one.task == task), None)
     if purse is None or waiting is None:
@@ -199,7 +199,7 @@ async def _over_budget(connection: AsyncConnection, tenant: str, task: str) -> O
 
 
 async def _checks(connection: AsyncConnection, found: Found, reports: Sequence[ReplicaReport]) -> int | None:
-    """`WaitingTask.checks`."""
+    """Value of `WaitingTask.checks` for the task."""
     family = family_of(found.task.environment, {family for report in reports for family in report.families})
     if found.task.is_accepted or found.family is not None or family is None:
         return None
@@ -228,7 +228,7 @@ def _replicas(found: Found, reports: Sequence[ReplicaReport]) -> Replicas:
 
 
 def _full_queue(full: FullStream, reports: Sequence[ReplicaReport]) -> FullQueue:
-    """Whose turn it is, by the oldest message of the stream."""
+    """The full stream with the service that must consume its oldest message, and the live replicas of that service."""
     first, kind, queue = (streams.token(full.oldest, place) or "" for place in range(3))
     service = TAKERS.get(f"{first}.{kind}", TAKERS.get(first))
     live = [report for report in reports if report.service == service]

@@ -7,9 +7,9 @@ Each store keeps a high-water mark of the other, in row numbers of the outbox, w
 
     mark in NATS  >  last row number of PostgreSQL               PostgreSQL is older than NATS
     mark in NATS  <  last row that PostgreSQL saw published      NATS is older than PostgreSQL, or was emptied
-    another deployment's mark                                    one of them belongs elsewhere
+    another deployment's mark                                    one store belongs to another deployment
 
-Running on would mix two histories: sequences that name other messages, versions trained twice under one name. A scheduler
+Continuing would mix two histories: sequences that name other messages, versions trained twice under one name. A scheduler
 that finds this waits and logs it, until the matching backup is restored or `scheduler_svc.reconcile` reconciles both.
 """
 
@@ -64,7 +64,7 @@ class Relayed:
 class HighWaterMark:
     """Mark in NATS of the last published row; written before PostgreSQL deletes the rows.
 
-    Written by compare-and-set, and never decreased: a relay that lost its lock unnoticed could otherwise make NATS look older
+    Written by compare-and-set, and never decreased: otherwise a relay that lost its lock without noticing could make NATS look older
     than PostgreSQL.
     """
 
@@ -76,19 +76,19 @@ class HighWaterMark:
 
     @classmethod
     async def read(cls, bus: Bus, deployment: str) -> "HighWaterMark":
-        """Raises: Retry when NATS is unavailable."""
+        """Read the current mark. Raises: Retry if NATS is unavailable."""
         found = await bus.kv.find(streams.HISTORY_BUCKET, HISTORY_KEY, HistoryMark)
         return cls(bus, deployment, found.value.position, found.revision) if found else cls(bus, deployment, 0, 0)
 
     async def write(self, position: int) -> None:
-        """Raises: Retry when NATS is unavailable, or another relay has written the mark."""
+        """Raise the mark to `position`. Raises: Retry if NATS is unavailable, or another relay has written the mark."""
         self._position = max(position, self._position)
         mark = HistoryMark(deployment=self._deployment, position=self._position)
         self._revision = await self._bus.kv.replace(streams.HISTORY_BUCKET, HISTORY_KEY, mark, revision=self._revision)
 
 
 def superseded_rows(rows: Sequence[OutboxRow], sequences: Sequence[int]) -> list[OutboxRow]:
-    """Newest rows of keys whose older value was stored later, so that readers see the old one; `sequences`: 0 for refused rows."""
+    """Newest rows of keys for which an older value was stored later, so that readers see the old one. `sequences`: 0 for refused rows."""
     newest: dict[str, tuple[OutboxRow, int, int]] = {}
     for row, sequence in zip(rows, sequences, strict=True):
         if row.subject.startswith(streams.VALUES):
@@ -98,7 +98,7 @@ def superseded_rows(rows: Sequence[OutboxRow], sequences: Sequence[int]) -> list
 
 
 class OutboxRelay:
-    """Publishes the outbox; one replica's relay at a time, so that order is kept."""
+    """Publishes the outbox; only one replica's relay at a time, which keeps the order."""
 
     def __init__(self, database: Database, bus: Bus) -> None:
         self._database = database
@@ -110,7 +110,7 @@ class OutboxRelay:
         self._woken.set()
 
     async def run(self) -> None:
-        """Relay until cancelled; when PostgreSQL is unavailable, wait for the lock as at start."""
+        """Run until cancelled; if PostgreSQL is unavailable, wait for the lock as at the start."""
         await run_forever(self._relay, IDLE_S, "relay_interrupted")
 
     async def _relay(self) -> None:
@@ -128,12 +128,12 @@ class OutboxRelay:
             return (await relayed(connection)).deployment
 
     async def _relay_some(self, connection: AsyncConnection, mark: HighWaterMark) -> int:
-        """Publish up to RELAY_BATCH_SIZE of the oldest rows; returns how many."""
+        """Publish up to RELAY_BATCH_SIZE of the oldest rows; returns their number."""
         async with self._database.patience(), connection.begin():
             rows = await oldest_rows(connection, RELAY_BATCH_SIZE)
         if not rows:
             return 0
-        # One connection keeps the order of these calls; only a retried one may be stored late.
+        # One connection keeps these calls in order; only a retried call may be stored late.
         sequences = await asyncio.gather(*(self._publish(row) for row in rows))
         for row in superseded_rows(rows, sequences):
             await self._publish(replace(row, message_id=f"outbox:{row.id}:again"))
@@ -144,7 +144,7 @@ class OutboxRelay:
         return len(rows)
 
     async def _publish(self, row: OutboxRow) -> int:
-        """Publish one row; returns its sequence in its stream, 0 when NATS refused it for good."""
+        """Publish one row; returns its stream sequence, 0 if NATS refused it permanently."""
         message_id = row.message_id or f"outbox:{row.id}"
         try:
             return await self._bus.publish_raw(row.subject, row.body, message_id, row.headers)
@@ -161,7 +161,7 @@ class OutboxRelay:
 
 
 def disagreement(published: Relayed, mark: HistoryMark | None, last_given: int) -> str | None:
-    """Why the two histories diverge; None when they may be one. `last_given`: last row number of PostgreSQL's outbox."""
+    """Why the two histories diverge; None if they may be one. `last_given`: last row number of PostgreSQL's outbox."""
     if mark is None:
         if published.position == 0:
             return None
@@ -176,8 +176,8 @@ def disagreement(published: Relayed, mark: HistoryMark | None, last_given: int) 
 
 
 async def compare(database: Database, bus: Bus) -> str | None:
-    """`disagreement` of the stores as they are. Raises: Retry when a store is unavailable."""
-    # In this order, a scheduler that publishes meanwhile shows no divergence.
+    """Current `disagreement` of the stores. Raises: Retry if a store is unavailable."""
+    # Read in this order, so that a concurrently publishing scheduler shows no divergence.
     async with database.transaction() as tx:
         published = await relayed(tx.connection)
     mark = await bus.kv.get(streams.HISTORY_BUCKET, HISTORY_KEY, HistoryMark)
@@ -221,7 +221,7 @@ async def oldest_rows(connection: AsyncConnection, most: int) -> list[OutboxRow]
 
 
 async def has_messages_about(connection: AsyncConnection, names: Collection[str]) -> bool:
-    """Whether a message whose subject names one of the tasks or tenants has not been published."""
+    """Whether the outbox has an unpublished message whose subject names one of the tasks or tenants."""
     named = func.string_to_array(outbox.c.subject, ".").op("&&")(cast(list(names), ARRAY(Text)))
     return bool((await connection.execute(select(exists().where(named)))).scalar_one())
 
@@ -231,7 +231,7 @@ _DELIVERED = Statement(update(relay).values(position=func.greatest(relay.c.posit
 
 
 async def delivered(connection: AsyncConnection, ids: Sequence[int]) -> None:
-    """Delete rows that NATS has confirmed."""
+    """Delete rows that NATS has confirmed, and advance the confirmed position."""
     await _DELIVERED.run(connection, {"ids": list(ids), "reached": max(ids)})
 
 
@@ -252,6 +252,6 @@ async def drop_work(connection: AsyncConnection) -> None:
 
 
 async def last_given(connection: AsyncConnection) -> int:
-    """Last row number of the outbox, also of rows deleted since; 0 before the first."""
+    """Last row number of the outbox, including deleted rows; 0 before the first."""
     statement = text("SELECT coalesce(pg_sequence_last_value('outbox_id_seq'), 0)")
     return int((await connection.execute(statement)).scalar_one())

@@ -1,6 +1,6 @@
-"""Live replicas and their capacity, from the key-value bucket `replicas`; their rows, and their deaths as events of the operator's.
+"""Live replicas and their capacity, from the key-value bucket `replicas`; their rows, and their deaths as events for operators.
 
-Tenants learn from `why` that a service of their pool does not work.
+Tenants learn from `why` that a service of their pool is failing.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -24,7 +24,7 @@ from scheduler_svc.tenancy.decisions.shares import Capacity
 
 
 async def record_replicas(connection: AsyncConnection, reports: Sequence[ReplicaReport]) -> None:
-    """Refresh the rows of the replicas that are alive; forget those gone for a day."""
+    """Refresh the rows of live replicas; delete rows not refreshed for a day."""
     await connection.execute(delete(replicas).where(replicas.c.seen_at < func.now() - text("interval '1 day'")))
     for report in reports:
         values = {"service": report.service, "pool": report.pool, "report": as_json(report), "seen_at": func.now()}
@@ -33,11 +33,11 @@ async def record_replicas(connection: AsyncConnection, reports: Sequence[Replica
 
 
 DEATHS_LOCK = 7_341_022
-"""Of the replica of the scheduler that reports deaths: another one waits, and then finds its events."""
+"""Advisory lock for reporting deaths: a second scheduler replica waits, and then finds the first one's events."""
 
 
 async def reported_deaths(connection: AsyncConnection) -> set[tuple[str, str, float]]:
-    """(service, replica, time of death) of each event of the last day, until the transaction's end with no others."""
+    """(service, replica, time of death) of each death event of the last day; locks out other reporters until the transaction ends."""
     await connection.execute(select(func.pg_advisory_xact_lock(DEATHS_LOCK)))
     data = events.c.data
     statement = select(data["service"].astext, data["replica"].astext, data["died_s"].astext.cast(Float)).where(
@@ -54,14 +54,14 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Samplers:
-    """Sum over the live rollout replicas of a pool."""
+    """Load and capacity summed over a pool's live rollout replicas."""
 
     sequences: int = 0
     kv_tokens: int = 0
     awake: int = 0
-    """Of these sequences, those of samplers that were awake when they reported."""
+    """Sequences of the samplers that were awake at their last report."""
     sampled: float = 0.0
-    """Sequences that these are decoding."""
+    """Sequences that the awake samplers are decoding."""
 
     def __add__(self, other: "Samplers") -> "Samplers":
         return Samplers(
@@ -69,29 +69,29 @@ class Samplers:
         )
 
     def times(self, factor: float) -> Capacity:
-        """Capacity for work in flight: a multiple of what these samplers decode concurrently."""
+        """Capacity for work in flight: `factor` times what these samplers decode concurrently."""
         return Capacity(self.sequences, self.kv_tokens).times(factor)
 
 
 class ReplicaRegistry:
-    """Live replicas of the other services; NATS expires entries that are not renewed."""
+    """Live replicas of all services but the scheduler; NATS expires entries that are not renewed."""
 
     def __init__(self, bus: Bus, changed: Callable[[], None]) -> None:
         self._bus = bus
         self._changed = changed
         self._reports: list[ReplicaReport] = []
         self.lives: list[ProcessLife] = []
-        """Of all processes that any scheduler has seen lately, its own among them."""
+        """Lives of all processes that any scheduler has seen recently, including schedulers."""
         self.were_read = False
-        """Whether the reports are those of the bucket: from its first reading on."""
+        """Whether the bucket has been read at least once."""
 
     async def watch(self) -> None:
-        """Read the bucket periodically, until cancelled; it expires entries by itself."""
+        """Read the bucket periodically until cancelled; NATS expires its entries."""
 
         await run_forever(self._read, REPLICA_TTL_S / 5, "replicas_unknown")
 
     async def _read(self) -> None:
-        self.lives = await self._bus.kv.values(HISTORY_BUCKET, ProcessLife, LIVES)  # first: what is ready there reports by then
+        self.lives = await self._bus.kv.values(HISTORY_BUCKET, ProcessLife, LIVES)  # first: processes ready in it have reported by then
         before, self._reports = self._reports, await self._bus.kv.values(REPLICAS_BUCKET, ReplicaReport)
         self.were_read = True
         if {report.replica for report in before} != {report.replica for report in self._reports}:
@@ -105,7 +105,7 @@ class ReplicaRegistry:
 
     @property
     def troubles(self) -> list[TroubleOf]:
-        """Processes that are not ready, or died lately. A scheduler does not report: it lives, as it answers."""
+        """Processes that are not ready, or died recently. Schedulers do not report; they count as alive."""
         alive, now_s = self.alive, self._bus.clock.now_s()
         keys = [(life, life.service == "scheduler" or life_key(life.service, life.replica) in alive) for life in self.lives]
         found = [trouble_of(life, now_s, is_alive=is_alive) for life, is_alive in keys]
@@ -121,7 +121,7 @@ class ReplicaRegistry:
 
     @property
     def samplers(self) -> dict[str, Samplers]:
-        """Live rollout replicas by pool."""
+        """Load and capacity of live rollout replicas, by pool."""
         found: dict[str, Samplers] = {}
         for report in self._reports:
             if report.service == "rollout" and report.pool:
@@ -130,10 +130,10 @@ class ReplicaRegistry:
 
 
 def _samplers(report: ReplicaReport) -> Samplers:
-    """One replica. On a shared accelerator, one that does not report whether it is awake counts as parked."""
+    """Load and capacity of one replica. On a shared accelerator, a replica that does not report whether it is awake counts as parked."""
     if not report.busy.get(AWAKE, BEGUN not in report.busy):
         return Samplers(report.sequences, report.kv_tokens)
-    sampled = report.busy.get("sequences", report.sequences)  # a replica that does not report it counts as full
+    sampled = report.busy.get("sequences", report.sequences)  # a replica that does not report this counts as full
     return Samplers(report.sequences, report.kv_tokens, report.sequences, sampled)
 
 
@@ -142,8 +142,10 @@ KEPT_S = 86_400.0
 
 
 async def report_deaths(database: Database, lives: Sequence[ProcessLife], now_s: float, reported: set[tuple[str, str, float]]) -> bool:
-    """Emit an event for each death of the last hour that has none yet; returns whether there was one. `reported`: what this process knows
-    to be reported, which grows."""
+    """Emit an event for each unreported death of the last hour; returns whether there was one.
+
+    `reported`: deaths known to be reported; updated in place.
+    """
     recent = [life for life in lives if life.died_s is not None and now_s - life.died_s < REMEMBERED_S]
     died = [life for life in recent if (life.service, life.replica, life.died_s) not in reported]
     if not died:
@@ -161,7 +163,7 @@ async def report_deaths(database: Database, lives: Sequence[ProcessLife], now_s:
 
 
 async def forget_lives(bus: Bus, lives: Sequence[ProcessLife], alive: Collection[str], now_s: float) -> None:
-    """Remove those of processes that are gone: a container that replaces one has another name. `alive`: keys of replicas that report."""
+    """Remove old lives of processes that are gone: replacement containers have other names. `alive`: keys of replicas that report."""
     gone = [life for life in lives if life.ended is not None or (life.service != "scheduler" and _key(life) not in alive)]
     if old := [_key(life) for life in gone if now_s - max(life.began_s, life.died_s or 0.0) > KEPT_S]:
         await bus.kv.remove(streams.HISTORY_BUCKET, old)

@@ -1,15 +1,15 @@
-"""Tasks without progress: lost steps are resent, others are warned about, and disturbances of the infrastructure do not count against them.
+"""Stalled tasks: lost steps are resent, other stalls raise warnings, and infrastructure disturbances do not count as failures.
 
-A warning names what a task waits for, and is cleared once there is progress.
+A warning names what the task waits for, and is cleared once there is progress.
 
-A `trajectories.batch` stays in its stream until the step is announced. A step that PostgreSQL has with the trainer, without a
+A `trajectories.batch` stays in its stream until the step is announced. A step that PostgreSQL has at the trainer, without a
 message in the stream and without an announcement, is therefore lost: an operator deleted a message, or NATS lost one after its
-acknowledgement. So is one whose announcement is of another batch, which does not count, and one in the queue of a trainer that the pools
-file has no more: that message is removed. The trainer handles a resent step as any other; should both be trained, versions decide which
-one counts.
+acknowledgement. A step is also lost if its announcement is of another batch, which does not count, or if it is in the queue of a trainer
+that was removed from the pools file; that message is purged. The trainer handles a resent step like any other; if both are trained,
+compare-and-set on the version decides which counts.
 
 Groups that time out repeatedly fail their task, because its environment hangs. Groups that timed out while NATS or PostgreSQL was
-unavailable, replicas started or stopped, or a clock jumped are void and refilled, but are not counted as failures.
+unavailable, replicas started or stopped, or a clock jumped are voided and refilled, but do not count as failures.
 """
 
 import time
@@ -39,10 +39,10 @@ from scheduler_svc.training.task_events import emit_warnings, publish_status
 async def warn_about_stalls(
     database: Database, reports: Sequence[ReplicaReport], *, running_s: float, limit_s: float = NO_PROGRESS_S
 ) -> bool:
-    """Raise and clear stall warnings; True if there were any. `running_s`: uptime of this scheduler.
+    """Raise and clear stall warnings; True if any changed. `running_s`: uptime of this scheduler.
 
     No warning is raised before an uptime of `limit_s`: the whole stack may have been stopped.
-    Raises: Retry when PostgreSQL is unavailable.
+    Raises: Retry if PostgreSQL is unavailable.
     """
     async with database.transaction() as tx:
         seen = await stalled_tasks(tx.connection, limit_s)
@@ -50,7 +50,7 @@ async def warn_about_stalls(
     for task_id in sorted(seen):
         async with database.transaction() as tx:
             for task in await tasks.lock_tasks(tx.connection, [task_id]):
-                stall = (await stalled_tasks(tx.connection, limit_s, [task_id])).get(task_id)  # its state under the lock
+                stall = (await stalled_tasks(tx.connection, limit_s, [task_id])).get(task_id)  # state under the lock
                 if stall is not None and running_s < limit_s:
                     continue
                 standing = {TaskWarning(name): sentence for name, sentence in task.warnings.items()}
@@ -67,7 +67,7 @@ async def warn_about_stalls(
 
 
 async def _warning(connection: AsyncConnection, stall: Stall, reports: Sequence[ReplicaReport]) -> tuple[TaskWarning, str]:
-    """A pool is also parked because nothing of it is to be sampled: then its tasks do not wait for the accelerator."""
+    """Warning of a stalled task. A pool may also be parked for lack of sampling work: its tasks then do not wait for the accelerator."""
     if stall.parked_s is None:
         return TaskWarning.NO_PROGRESS, no_progress(stall, _alive(reports, stall))
     waits = await accelerator_waits(connection, stall.pool)
@@ -79,22 +79,22 @@ async def _warning(connection: AsyncConnection, stall: Stall, reports: Sequence[
 
 
 def _alive(reports: Sequence[ReplicaReport], stall: Stall) -> Counter[str]:
-    """Replicas by service that could work for the task."""
+    """Number of live replicas that could work for the task, by service."""
     return Counter(
         report.service for report in reports if (stall.family in report.families if report.service == "env" else report.pool == stall.pool)
     )
 
 
 AGE_S = 150.0
-"""Minimum age of a lost step: above NATS's window of message ids, which would drop the resent message as a duplicate."""
+"""Minimum age of a lost step in seconds: above NATS's deduplication window, which would drop the resent message."""
 
 log = structlog.get_logger()
 
 
 async def resend_lost_steps(database: Database, bus: Bus, queues: Collection[str] = (), *, age_s: float = AGE_S) -> bool:
-    """Resend steps lost for longer than `age_s`; True if there were any. `queues`: those of single trainers, beside the pools' own.
+    """Resend steps lost for longer than `age_s`; True if there were any. `queues`: queues of single trainers, beside the pools' own.
 
-    Raises: Retry when NATS or PostgreSQL is unavailable.
+    Raises: Retry if NATS or PostgreSQL is unavailable.
     """
     async with database.transaction() as tx:
         sent = await steps.sent_before(tx.connection, age_s)
@@ -109,7 +109,7 @@ async def resend_lost_steps(database: Database, bus: Bus, queues: Collection[str
 
 
 async def _is_lost(bus: Bus, step: SentStep, queues: Collection[str]) -> bool:
-    # In this order: a step's message is removed after the announcement.
+    # Read in this order: a step's message is removed after the announcement.
     for subject in await bus.streams.subjects(streams.BATCHES, streams.batch("*", step.task)):
         queue = streams.token(subject, 2)
         if queue == step.pool or queue in queues:
@@ -119,7 +119,7 @@ async def _is_lost(bus: Bus, step: SentStep, queues: Collection[str]) -> bool:
     announced = await bus.streams.last(streams.WEIGHTS, streams.weight_updated(step.pool, step.task))
     try:
         return announced is None or not step.is_made_by(announced.read(WeightUpdated))
-    except Reject:  # not an announcement that the scheduler reads
+    except Reject:  # not an announcement that the scheduler can decode
         return True
 
 
@@ -128,7 +128,7 @@ JUMP_S = 5.0
 
 
 class StabilityMonitor:
-    """Queried at every tick. `replicas` returns the live replicas."""
+    """Time since the last disturbance. Queried at every tick. `replicas`: returns the live replicas."""
 
     def __init__(self, bus: Bus, replicas: Callable[[], Hashable]) -> None:
         self._bus = bus
@@ -137,7 +137,7 @@ class StabilityMonitor:
         self._ahead_s = bus.clock.now_s() - time.monotonic()
         self._since = time.monotonic()
         self._noted: float | None = None
-        """The `_since` for which `_parked_s` holds: seconds for which pools had been parked then."""
+        """Value of `_since` for which `_parked_s`, the pools' total parked seconds at that time, was recorded."""
         self._parked_s: dict[str, float] = {}
 
     def stable_for_s(self) -> float:
@@ -152,7 +152,7 @@ class StabilityMonitor:
         return time.monotonic() - self._since
 
     def stable_in(self, times: PoolTimes) -> StableFor:
-        """The same in the time of each pool."""
+        """Seconds since the last disturbance, as a function of the pool, on its clock."""
         stable_for_s = self.stable_for_s()
         if self._noted != self._since:
             self._noted, self._parked_s = self._since, {pool: times.parked_s(pool) for pool in times.clocks}

@@ -1,7 +1,8 @@
-"""What tenants upload: packages with environments, and files of rows.
+"""Tenants' uploads: packages with environments, and files of rows.
 
-package_jobs.py      jobs with parts of an upload, and its deletion; abandoned and refused uploads
-packages.py          an upload, its checks and its end · package_queries.py its rows
-own_environments.py  which packages there are, and which a task plays
-files.py             rows of files, checked; answers about files
+package_jobs.py      jobs that upload parts or delete; cleanup of abandoned and refused uploads
+packages.py          an upload, its check and its deletion
+package_queries.py   rows of packages
+own_environments.py  packages with environments, and the package of a task
+files.py             files: checks of rows, and answers
 """

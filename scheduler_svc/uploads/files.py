@@ -1,6 +1,6 @@
-"""Files of tenants: a file whose parts have all arrived is read once, part by part, has its rows checked, and is stored.
+"""Files of tenants: once all parts have arrived, a file is read in one pass, its rows are checked, and it is stored.
 
-The tasks that name a file, `file:<id>` or by an option, need it to be their tenant's and usable.
+A file that a task names, by `file:<id>` or in an option, must be its tenant's and usable.
 """
 
 import asyncio
@@ -47,13 +47,13 @@ from scheduler_svc.uploads.packages import OTHER_DIGEST, emit, tell
 
 NO_ROOM = "package: the scheduler has room for {free} bytes of a file that it checks, and this has {size}; an operator may give more"
 MOST = 200
-"""Maximum files of a page."""
+"""Maximum files per page."""
 
 log = structlog.get_logger()
 
 
 async def complete_file(tx: Transaction, key: Key, blobs: Blobs) -> None:
-    """Check and store the file whose parts are all there. Raises: Unavailable when the blob store is."""
+    """Check and store the file if all parts have arrived. Raises: Unavailable if the blob store is."""
     package = await packages.lock(tx.connection, key)
     if package is None or package.state != PackageState.UPLOADING or await packages.kept_bytes(tx.connection, key) < package.size_bytes:
         return None
@@ -80,7 +80,7 @@ async def complete_file(tx: Transaction, key: Key, blobs: Blobs) -> None:
 
 
 async def _drop(tx: Transaction, package: Package, reason: str) -> None:
-    """Delete what has arrived of a file, which its tenant may send again."""
+    """Delete the received parts of a file, which its tenant may upload again."""
     await packages.delete_package(tx.connection, (package.tenant, package.digest))
     emit(tx, package, "package", {"reasons": [reason]})
 
@@ -94,7 +94,7 @@ async def _settle(tx: Transaction, package: Package, objection: str, rows: int) 
 
 
 class _Reading:
-    """Digest and rows of a file, in one pass; the first wrong line is remembered."""
+    """Digest and rows of a file in one pass; keeps the first error."""
 
     def __init__(self) -> None:
         self.digest = hashlib.sha256()
@@ -106,7 +106,7 @@ class _Reading:
         self._check(partial(self.checker.feed, part))
 
     def finish(self) -> str:
-        """The first thing that is wrong; empty for a file whose rows can be used."""
+        """The first error; empty for a file with usable rows."""
         self._check(self.checker.finish)
         return self._objection
 
@@ -119,9 +119,9 @@ class _Reading:
 
 
 async def check_files(tx: Transaction, tenant: str, spec: TaskSpec) -> None:
-    """Keep the files that a task names from deletion until the transaction ends.
+    """Lock the files that a task names, to prevent their deletion until the transaction ends.
 
-    Raises: Reject for one that is not the tenant's, or cannot be used; the same for another tenant's and for one that there is not.
+    Raises: Reject for a file that the tenant does not have or cannot use; identical for another tenant's file and an unknown one.
     """
     named = files_in(json.dumps(as_json(spec)))
     if not named:
@@ -140,7 +140,7 @@ async def answer_files(question: Question, request: AskFiles) -> FilesAnswer:
 
 
 async def answer_file_chunk(question: Question, request: AskFileChunk) -> ChunkAnswer:
-    """Raises: Unknown; Reject when the file has no such part."""
+    """A part of the file's bytes. Raises: Unknown; Reject if the offset is past the end."""
     async with question.reading() as connection:
         blob = await _blob_of(connection, question.tenant, request.file)
     if blob is None:
@@ -154,7 +154,7 @@ async def answer_file_chunk(question: Question, request: AskFileChunk) -> ChunkA
 
 
 async def _files_after(connection: AsyncConnection, tenant: str | None, *, after: int, file: str | None, most: int) -> list[StoredFile]:
-    """At most so many files above number `after`, by number. `tenant`: None for all; `file`: None for all."""
+    """Up to `most` files above number `after`, by number. `tenant`: None for all; `file`: None for all."""
     is_part = (package_parts.c.tenant == table.c.tenant) & (package_parts.c.digest == table.c.digest)
     kept = select(func.coalesce(func.sum(func.length(package_parts.c.data)), 0)).where(is_part).scalar_subquery().label("kept")
     users = live_users_of_file(table.c.tenant, table.c.digest).label("users")
@@ -183,7 +183,7 @@ def _file(row: Any) -> StoredFile:
 
 
 async def _blob_of(connection: AsyncConnection, tenant: str | None, file: str) -> BlobRef | None:
-    """The blob of a usable file; None where the tenant has no such file. `tenant`: None for any, as the operator may."""
+    """Blob of a usable file; None if the tenant has no such file. `tenant`: None for any, for operators."""
     of_it = table.c.kind == PackageKind.FILE, table.c.digest == file.removeprefix("file-"), table.c.state == PackageState.USABLE
     statement = select(table.c.tenant, table.c.digest, table.c.size_bytes).where(*of_it).limit(1)
     if tenant is not None:

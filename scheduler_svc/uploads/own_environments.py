@@ -1,4 +1,4 @@
-"""Packages of tenants' own environments: which there are, and the one that `own:<environment>[@<digest>]` names, which the task keeps."""
+"""Packages of tenants' own environments: listing, and the package that `own:<environment>[@<digest>]` names."""
 
 import re
 from collections.abc import Collection
@@ -16,13 +16,14 @@ from scheduler_svc.uploads.package_queries import live_users, newest_with, usabl
 
 NO_REPLICA = f"waiting for an environment replica that serves uploaded packages (family '{OWN_FAMILY}')"
 MAX_NAMED = 10
-"""Maximum environments that a refusal names."""
+"""Maximum environments listed in a refusal."""
 
 
 async def package_of(connection: AsyncConnection, tenant: str, spec: TaskSpec) -> BlobRef | None:
-    """Blob with the package of the task's environment, kept from deletion until the transaction ends; None for an operator's environment.
+    """Blob of the package with the task's environment, locked against deletion until the transaction ends; None for an operator's
+    environment.
 
-    Raises: Reject, with what the tenant has; the same for a package of another tenant and for one that there is not.
+    Raises: Reject, with the tenant's environments; identical for another tenant's package and an unknown one.
     """
     name = spec.environment.name
     if not is_own(name):
@@ -46,7 +47,7 @@ async def _offer(connection: AsyncConnection, tenant: str) -> str:
 async def packages_after(
     connection: AsyncConnection, tenant: str | None, families: Collection[str], *, after: int, most: int
 ) -> list[OwnPackage]:
-    """At most so many packages above number `after`, by number. `tenant`: None for all; `families`: those that replicas serve."""
+    """Up to `most` packages above number `after`, by number. `tenant`: None for all; `families`: those that live replicas serve."""
     users = live_users(packages.c.tenant, packages.c.digest).label("users")
     of_it = packages.c.kind == PackageKind.PACKAGE, packages.c.number > after
     statement = select(packages, users).where(*of_it).order_by(packages.c.number).limit(most)

@@ -1,4 +1,4 @@
-"""Handles uploads and deletions of tenants' packages and files; cleans up what is abandoned, refused or interrupted."""
+"""Handles uploads and deletions of tenants' packages and files; cleans up abandoned, refused and interrupted ones."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -30,13 +30,13 @@ from scheduler_svc.uploads.packages import (
 )
 
 FILE_S = 600.0
-"""Maximum seconds until a file whose parts are all there is checked and stored."""
+"""Maximum seconds to check and store a file once all parts have arrived."""
 
 
 async def upload_package(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.upload.<tenant>`: one part, and with the last one the wheel.
+    """Handle a job of `jobs.upload.<tenant>`: store a part; after the last part, complete the package.
 
-    Raises: Reject when it is none; Retry when NATS or PostgreSQL is unavailable.
+    Raises: Reject if it cannot be decoded; Retry if NATS or PostgreSQL is unavailable.
     """
     part = delivery.read(UploadPackage)
     if await _is_whole(context, part, sender_of(delivery)):
@@ -45,9 +45,9 @@ async def upload_package(context: HandlerContext, delivery: Delivery) -> None:
 
 
 async def upload_file(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.upload-file.<tenant>`: one part, and with the last one the file.
+    """Handle a job of `jobs.upload-file.<tenant>`: store a part; after the last part, complete the file.
 
-    Raises: Reject when it is none; Retry when NATS or PostgreSQL is unavailable.
+    Raises: Reject if it cannot be decoded; Retry if NATS or PostgreSQL is unavailable.
     """
     part = delivery.read(UploadFile)
     if await _is_whole(context, part, sender_of(delivery)):
@@ -56,7 +56,7 @@ async def upload_file(context: HandlerContext, delivery: Delivery) -> None:
 
 
 async def _is_whole(context: HandlerContext, part: UploadedPart, by: Actor) -> bool:
-    """Keep a part; whether all are there."""
+    """Store a part; returns whether all parts have arrived."""
     with suppress(BeingDeleted):
         async with context.transaction() as tx:
             return await keep_part(tx, part, by)
@@ -69,7 +69,7 @@ async def _is_whole(context: HandlerContext, part: UploadedPart, by: Actor) -> b
 async def delete_package(context: HandlerContext, delivery: Delivery) -> None:
     """Handle a job of `jobs.delete-package.<tenant>`.
 
-    Raises: Reject when it is none; Retry when NATS or PostgreSQL is unavailable.
+    Raises: Reject if it cannot be decoded; Retry if NATS or PostgreSQL is unavailable.
     """
     job = delivery.read(DeletePackage)
     async with context.transaction() as tx:
@@ -92,7 +92,7 @@ async def _objection(tx: Transaction, job: DeletePackage, found: int, package: P
     if package is None:
         several = f"package: several packages of tenant '{job.tenant}' begin with '{job.digest}'; give more digits"
         return several if found > 1 else f"package: no package '{job.digest}' of tenant '{job.tenant}'; `marlaas envs` lists all"
-    if package.state == PackageState.DELETING:  # the same job, delivered once more
+    if package.state == PackageState.DELETING:  # a redelivered job
         return None
     users = await packages.live_tasks(tx.connection, package)
     if not users:
@@ -102,7 +102,9 @@ async def _objection(tx: Transaction, job: DeletePackage, found: int, package: P
 
 
 async def handle_package_checks(context: HandlerContext, deliveries: Sequence[Delivery]) -> None:
-    """Raises: Reject when a message is no answer about a package; Retry when PostgreSQL is unavailable."""
+    """Settle checked packages, and request further checks of their tenants. Raises: Reject if a message cannot be decoded; Retry if
+    PostgreSQL
+    is unavailable."""
     async with context.transaction() as tx:
         answers = [delivery.read(PackageChecked) for delivery in deliveries]
         for answer in answers:
@@ -112,26 +114,29 @@ async def handle_package_checks(context: HandlerContext, deliveries: Sequence[De
 
 
 UPLOADING_S = 3_600.0
-"""Time after the last part of an upload, after which its parts are deleted."""
+"""Seconds after an upload's last part until its parts are deleted."""
 REFUSED_S = 86_400.0
-"""Time after which a refused package is deleted; until then its reason can be read."""
+"""Seconds until a refused package is deleted; until then its reason can be read."""
 ABANDONED = f"package: parts of it were missing for {UPLOADING_S / 60:.0f} minutes; send it again"
 
 
 async def clean_packages(database: Database, bus: Bus, wake_relay: Callable[[], None]) -> None:
-    """Raises: Retry when NATS or PostgreSQL is unavailable."""
+    """Delete abandoned, refused and interrupted uploads. Raises: Retry if NATS or PostgreSQL is unavailable."""
     find = partial(packages.left_behind, uploading_s=UPLOADING_S, refused_s=REFUSED_S)
     if await _delete_found(database, bus, find, abandoned=ABANDONED):
         wake_relay()
 
 
 async def delete_packages_of(database: Database, bus: Bus, tenant: str) -> None:
-    """Delete all packages of a deleted tenant. Raises: Retry when a store is unavailable."""
+    """Delete all packages of a deleted tenant. Raises: Retry if a store is unavailable."""
     await _delete_found(database, bus, partial(packages.keys_of, tenant=tenant))
 
 
 async def _delete_found(database: Database, bus: Bus, find: Callable[[AsyncConnection], Awaitable[list[Key]]], abandoned: str = "") -> bool:
-    """Delete what `find` finds, and still finds once it is locked; whether there was any. `abandoned`: for those who wait for an upload."""
+    """Delete packages that `find` returns, and returns again once they are locked; returns whether any was found.
+
+    `abandoned`: reason for clients that wait for an upload.
+    """
     blobs = Blobs(bus)
     async with database.transaction() as tx:
         found = await find(tx.connection)

@@ -13,10 +13,10 @@ from scheduler_svc.base.states import LIVE, PackageKind, PackageState
 from scheduler_svc.base.tables import package_parts, packages, tasks, tenants
 
 MAX_REQUESTS = 16
-"""Requests that a package remembers: an event answers each."""
+"""Maximum request ids kept per package: each gets an event as its answer."""
 
 Key = tuple[str, str]
-"""Tenant, and the package's digest."""
+"""(tenant, digest of the package)."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Package:
     environments: list[OwnEnvironment]
     requests: list[str]
     weight: float
-    """The tenant's."""
+    """Weight of the tenant."""
 
     @property
     def wheel(self) -> BlobRef:
-        """Its blob, or a file's."""
+        """Blob of the wheel or file."""
         return BlobRef(name=blob_name(self.kind, self.tenant, self.digest), size_bytes=self.size_bytes, sha256=self.digest)
 
 
@@ -65,32 +65,32 @@ def _is_part(key: Key) -> ColumnElement[bool]:
 
 
 async def _keys(connection: AsyncConnection, *where: ColumnElement[bool]) -> list[Key]:
-    """Oldest first."""
+    """Keys of matching packages, oldest first."""
     statement = select(packages.c.tenant, packages.c.digest).where(*where).order_by(packages.c.number)
     return [(row.tenant, row.digest) for row in (await connection.execute(statement)).all()]
 
 
 async def lock(connection: AsyncConnection, key: Key) -> Package | None:
-    """Lock the package, and with it its parts and its blob, until the transaction ends."""
+    """Lock the package's row, which also protects its parts and blob, until the transaction ends."""
     row = (await connection.execute(select(*_PACKAGE).where(_is(key)).with_for_update(of=packages))).first()
     return _package(row) if row else None
 
 
 async def add(connection: AsyncConnection, key: Key, size_bytes: int, kind: PackageKind, name: str) -> None:
-    """Write a package without parts. `name`: of a file. The caller holds the lock of `lock_tenant`."""
+    """Insert a package without parts. `name`: of a file. The caller holds the lock of `lock_tenant`."""
     values = {"size_bytes": size_bytes, "kind": kind, "name": name, "state": PackageState.UPLOADING}
     await connection.execute(insert(packages).values(tenant=key[0], digest=key[1], **values))
 
 
 async def lock_tenant(connection: AsyncConnection, tenant: str) -> bool:
-    """Make the tenant where there is none, and lock it, so that its packages are counted once; False where it is deleted."""
+    """Create the tenant if it does not exist, and lock it to serialize counts of its packages; False if it is deleted."""
     await connection.execute(insert(tenants).values(id=tenant).on_conflict_do_nothing())
     statement = select(tenants.c.deleted_by).where(tenants.c.id == tenant).with_for_update(key_share=True)
     return (await connection.execute(statement)).scalar_one() is None
 
 
 async def change(connection: AsyncConnection, key: Key, **values: Any) -> None:
-    """Change a locked package. `Any`: values of its columns."""
+    """Update columns of a locked package. `Any`: column values."""
     await connection.execute(update(packages).where(_is(key)).values(changed_at=func.now(), **values))
 
 
@@ -103,7 +103,7 @@ async def delete_package(connection: AsyncConnection, key: Key) -> None:
 
 
 async def keep_part(connection: AsyncConnection, key: Key, begin: int, data: bytes) -> bool:
-    """Write a part of a locked package; False where another was written there."""
+    """Store a part of a locked package; False if a different part is stored at this offset."""
     new = insert(package_parts).values(tenant=key[0], digest=key[1], begin=begin, data=data).on_conflict_do_nothing()
     await connection.execute(new)
     kept = select(package_parts.c.data == literal(data, package_parts.c.data.type)).where(_is_part(key), package_parts.c.begin == begin)
@@ -111,19 +111,19 @@ async def keep_part(connection: AsyncConnection, key: Key, begin: int, data: byt
 
 
 async def kept_bytes(connection: AsyncConnection, key: Key) -> int:
-    """Bytes of the parts that have arrived."""
+    """Total bytes of the parts that have arrived."""
     statement = select(func.coalesce(func.sum(func.length(package_parts.c.data)), 0)).where(_is_part(key))
     return int((await connection.execute(statement)).scalar_one())
 
 
 async def content(connection: AsyncConnection, key: Key) -> bytes:
-    """The parts in their order."""
+    """Concatenated parts of the package."""
     statement = select(package_parts.c.data).where(_is_part(key)).order_by(package_parts.c.begin)
     return b"".join((await connection.execute(statement)).scalars())
 
 
 async def part(connection: AsyncConnection, key: Key, begin: int) -> bytes:
-    """One part that has arrived."""
+    """Bytes of the stored part at offset `begin`."""
     statement = select(package_parts.c.data).where(_is_part(key), package_parts.c.begin == begin)
     return (await connection.execute(statement)).scalar_one()
 
@@ -133,7 +133,7 @@ async def forget_parts(connection: AsyncConnection, key: Key) -> None:
 
 
 async def announced_bytes(connection: AsyncConnection, tenant: str, kind: PackageKind) -> int:
-    """Bytes of the tenant's packages, or files, of which parts are missing, as announced."""
+    """Total declared size of the tenant's incomplete packages or files."""
     of_it = packages.c.tenant == tenant, packages.c.kind == kind, packages.c.state == PackageState.UPLOADING
     statement = select(cast(func.coalesce(func.sum(packages.c.size_bytes), 0), BigInteger)).where(*of_it)
     return int((await connection.execute(statement)).scalar_one())
@@ -143,13 +143,13 @@ async def announced_bytes(connection: AsyncConnection, tenant: str, kind: Packag
 
 
 async def checks_sent(connection: AsyncConnection, tenant: str) -> int:
-    """Number of the tenant's packages whose check the environment service has."""
+    """Number of the tenant's packages with a check pending at the environment service."""
     of_it = packages.c.tenant == tenant, packages.c.state == PackageState.CHECKING, packages.c.sent_at.is_not(None)
     return (await connection.execute(select(func.count()).select_from(packages).where(*of_it))).scalar_one()
 
 
 async def waiting(connection: AsyncConnection, *, resend_s: float, tenant: str | None = None) -> list[Key]:
-    """Packages whose check is to be sent, oldest first: for the first time, or since it was not answered for so long."""
+    """Packages whose check must be sent, oldest first: never sent, or unanswered for `resend_s` seconds."""
     before = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, resend_s)
     due = or_(packages.c.sent_at.is_(None), packages.c.sent_at < before)
     of_it = [packages.c.tenant == tenant] if tenant is not None else []
@@ -161,19 +161,19 @@ async def mark_sent(connection: AsyncConnection, key: Key) -> None:
 
 
 async def make_usable(connection: AsyncConnection, key: Key, found: PackageChecked) -> None:
-    """Record what the check of a locked package has found."""
+    """Record the result of a locked package's check."""
     environments = [as_json(one) for one in found.environments]
     values = {"name": found.name, "version": found.version, "environments": environments, "checked_at": func.now()}
     await change(connection, key, state=PackageState.USABLE, **values)
 
 
 async def forget_checks(connection: AsyncConnection) -> None:
-    """Have the checks of all packages sent again: NATS has lost them."""
+    """Mark the checks of all packages as unsent, because NATS has lost them."""
     await connection.execute(update(packages).where(packages.c.state == PackageState.CHECKING).values(sent_at=None))
 
 
 async def in_check(connection: AsyncConnection) -> set[Key]:
-    """Packages about which messages may be in flight."""
+    """Packages with a pending check, about which messages may be in flight."""
     return {*await _keys(connection, packages.c.state == PackageState.CHECKING)}
 
 
@@ -181,7 +181,7 @@ async def in_check(connection: AsyncConnection) -> set[Key]:
 
 
 async def newest_with(connection: AsyncConnection, tenant: str, environment: str, prefix: str | None) -> Package | None:
-    """The tenant's usable package with that environment that was checked last, kept from deletion until the transaction ends.
+    """The tenant's most recently checked usable package with that environment, locked against deletion until the transaction ends.
 
     `prefix`: of its digest; None for any.
     """
@@ -195,7 +195,7 @@ async def newest_with(connection: AsyncConnection, tenant: str, environment: str
 
 
 async def usable_files(connection: AsyncConnection, tenant: str, digests: Collection[str]) -> set[str]:
-    """Those of the tenant's files that can be used; kept from deletion until the transaction ends."""
+    """Digests of the tenant's usable files among `digests`, locked against deletion until the transaction ends."""
     of_it = packages.c.tenant == tenant, packages.c.kind == PackageKind.FILE, packages.c.digest.in_(digests)
     statement = select(packages.c.digest).where(*of_it, packages.c.state == PackageState.USABLE)
     return set((await connection.execute(statement.with_for_update(of=packages, read=True, key_share=True))).scalars())
@@ -209,19 +209,19 @@ async def usable_environments(connection: AsyncConnection, tenant: str) -> list[
 
 
 async def beginning_with(connection: AsyncConnection, tenant: str, prefix: str) -> list[str]:
-    """Digests of the tenant's packages that begin so, two at most."""
+    """Digests of the tenant's packages with this prefix, at most two."""
     statement = select(packages.c.digest).where(packages.c.tenant == tenant, packages.c.digest.startswith(prefix, autoescape=True)).limit(2)
     return list((await connection.execute(statement)).scalars())
 
 
 def live_users(tenant: ColumnElement[str], digest: ColumnElement[str]) -> ColumnElement[int]:
-    """Number of the tenant's tasks that use the package and have not ended."""
+    """Number of the tenant's live tasks that use the package."""
     used = tasks.c.package["sha256"].astext == digest
     return _live(tenant, tasks.c.package.is_not(None) & used)
 
 
 def live_users_of_file(tenant: ColumnElement[str], digest: ColumnElement[str]) -> ColumnElement[int]:
-    """Number of the tenant's tasks that name the file and have not ended."""
+    """Number of the tenant's live tasks that name the file."""
     return _live(tenant, cast(tasks.c.spec, Text).contains(func.concat("file-", digest)))
 
 
@@ -230,7 +230,7 @@ def _live(tenant: ColumnElement[str], use: ColumnElement[bool]) -> ColumnElement
 
 
 async def live_tasks(connection: AsyncConnection, package: Package) -> int:
-    """Tasks that use a package, or name a file, and have not ended."""
+    """Number of live tasks that use a package, or name a file."""
     users = live_users_of_file if package.kind == PackageKind.FILE else live_users
     return (await connection.execute(select(users(literal(package.tenant), literal(package.digest))))).scalar_one()
 
@@ -243,13 +243,13 @@ async def keys_of(connection: AsyncConnection, tenant: str) -> list[Key]:
 
 
 async def wheels(connection: AsyncConnection) -> dict[str, bool]:
-    """Name of each package's and file's blob → whether it must be stored."""
+    """Whether each package's or file's blob must be stored, by blob name."""
     rows = (await connection.execute(select(packages.c.kind, packages.c.tenant, packages.c.digest, packages.c.state))).all()
     return {blob_name(row.kind, row.tenant, row.digest): row.state in (PackageState.CHECKING, PackageState.USABLE) for row in rows}
 
 
 async def left_behind(connection: AsyncConnection, *, uploading_s: float, refused_s: float) -> list[Key]:
-    """Packages that nobody completes any more, that are refused for so long, or whose deletion was interrupted."""
+    """Packages with an abandoned upload, refused longer than `refused_s` ago, or with an interrupted deletion."""
 
     def since(seconds: float) -> ColumnElement[bool]:
         return packages.c.changed_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)

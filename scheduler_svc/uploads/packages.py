@@ -1,7 +1,7 @@
 """Packages and files of tenants: uploads in parts, checks of packages by the environment service, and deletions. `files.py` checks files.
 
-A package's row is locked while its blob is stored or deleted, so that neither happens beside the other; both may be repeated. Every answer
-is an event `package` or `package-deleted` about no task, and repeats the id of a request.
+A package's row is locked while its blob is stored or deleted, so the two never overlap; both are safe to repeat. Every answer
+is an event `package` or `package-deleted` without a task, and contains the id of a request.
 """
 
 import asyncio
@@ -39,21 +39,21 @@ from scheduler_svc.uploads.own_environments import NO_REPLICA
 from scheduler_svc.uploads.package_queries import MAX_REQUESTS, Key, Package
 
 CHECKS_PER_TENANT = 4
-"""Checks of one tenant's tasks that a family has at a time: an environment replica takes checks in their order, eight concurrently."""
+"""Maximum concurrent checks of one tenant's tasks per family: an environment replica takes checks in order, eight concurrently."""
 UPLOADING_BYTES = {PackageKind.PACKAGE: 4 * MAX_PACKAGE_BYTES, PackageKind.FILE: 2 * MAX_FILE_BYTES}
-"""Maximum bytes of a tenant's packages, and of its files, of which parts are missing, as announced."""
+"""Maximum declared bytes of a tenant's incomplete packages, and of its incomplete files."""
 COMMAND = {PackageKind.PACKAGE: "envs", PackageKind.FILE: "files"}
 MAX_ENVIRONMENTS = 64
-"""Maximum environments of a package: answers name them all."""
+"""Maximum environments of a package: answers list them all."""
 OTHER_DIGEST = "package: what was sent has the SHA-256 {found}, not the announced one; send it again"
 RESEND_S = 900.0
-"""Time without an answer after which a check is sent again."""
+"""Seconds without an answer after which a check is resent."""
 
 log = structlog.get_logger()
 
 
 class BeingDeleted(Retry):
-    """The deletion of the same package has not ended; `finish_deletion` ends one that was interrupted."""
+    """A deletion of the same package is in progress; `finish_deletion` completes an interrupted one."""
 
 
 # ------------------------------------------------------------------------------------------------------------- uploads
@@ -67,9 +67,9 @@ def kind_of(part: UploadedPart) -> PackageKind:
 
 
 async def keep_part(tx: Transaction, part: UploadedPart, by: Actor) -> bool:
-    """Keep one part of a wheel or file; whether all parts are there. Refusals are answered, and uploads of a wheel that is known.
+    """Store one part of a wheel or file; returns whether all parts have arrived. Answers refused uploads, and uploads of a known wheel.
 
-    Raises: BeingDeleted while an earlier upload of the same wheel is.
+    Raises: BeingDeleted while an earlier upload of the same wheel is being deleted.
     """
     key = part.tenant, part.digest
     package = await packages.lock(tx.connection, key) or await _begin(tx, part, by)
@@ -83,7 +83,7 @@ async def keep_part(tx: Transaction, part: UploadedPart, by: Actor) -> bool:
         return _refuse(tx, part, by, f"package: it has {part.size_bytes} bytes here, {package.size_bytes} in an upload that began before")
     if part.request not in package.requests:
         package = await _join(tx, package, part, by)
-    if package is None or package.state != PackageState.UPLOADING:  # answered, or about to be
+    if package is None or package.state != PackageState.UPLOADING:  # already answered, or answered once its check ends
         return False
     if not await packages.keep_part(tx.connection, key, part.offset, part.data):
         delete = f"`marlaas {COMMAND[package.kind]} delete {part.digest[:12]}` drops that"
@@ -93,7 +93,7 @@ async def keep_part(tx: Transaction, part: UploadedPart, by: Actor) -> bool:
 
 
 async def _begin(tx: Transaction, part: UploadedPart, by: Actor) -> Package | None:
-    """The package of a first part; None where it is refused."""
+    """The package created for a first part; None if it is refused."""
     key = part.tenant, part.digest
     if not await packages.lock_tenant(tx.connection, part.tenant):
         _refuse(tx, part, by, f"tenant: '{part.tenant}' is deleted")
@@ -127,7 +127,7 @@ async def _too_many_parts(tx: Transaction, part: UploadedPart) -> str:
 
 
 async def _join(tx: Transaction, package: Package, part: UploadedPart, by: Actor) -> Package | None:
-    """Have the package answer this request too; a refused one is uploaded and checked once more. None where that is refused."""
+    """Add this request to those that the package answers; a refused package is uploaded and checked anew. None if that is refused."""
     joined = replace(package, requests=[*package.requests, part.request][-MAX_REQUESTS:])
     if package.state == PackageState.REFUSED:
         if objection := await _too_many_parts(tx, part):
@@ -143,7 +143,7 @@ async def _join(tx: Transaction, package: Package, part: UploadedPart, by: Actor
 
 
 def _refuse(tx: Transaction, part: UploadedPart, by: Actor, objection: str) -> bool:
-    """Answer one request. Returns False: nothing is complete by it."""
+    """Refuse one request. Returns False, so that callers can return it: no upload is complete."""
     log.info("upload_refused", tenant=part.tenant, package=part.digest[:12])
     tx.record(refused(by, objection))
     tx.emit_event(part.tenant, "none", "package", {"request": part.request, "digest": part.digest, "reasons": [objection]})
@@ -151,7 +151,7 @@ def _refuse(tx: Transaction, part: UploadedPart, by: Actor, objection: str) -> b
 
 
 async def complete(tx: Transaction, key: Key, blobs: Blobs, families: Collection[str]) -> None:
-    """Store the wheel whose parts are all there, and have it checked. Raises: Unavailable when the blob store is."""
+    """Store the wheel once all parts have arrived, and request its check. Raises: Unavailable if the blob store is."""
     package = await packages.lock(tx.connection, key)
     if package is None or package.state != PackageState.UPLOADING or await packages.kept_bytes(tx.connection, key) < package.size_bytes:
         return
@@ -173,7 +173,7 @@ async def complete(tx: Transaction, key: Key, blobs: Blobs, families: Collection
 
 
 async def request_check(tx: Transaction, package: Package, families: Collection[str]) -> str:
-    """Have the environment service check a locked package; returns what that waits for, or nothing."""
+    """Request the check of a locked package; returns why it must wait, or an empty string."""
     if OWN_FAMILY not in families:
         return NO_REPLICA
     if await packages.checks_sent(tx.connection, package.tenant) >= CHECKS_PER_TENANT:
@@ -186,7 +186,7 @@ async def request_check(tx: Transaction, package: Package, families: Collection[
 
 
 async def request_waiting_checks(tx: Transaction, families: Collection[str], tenant: str | None = None) -> None:
-    """Send the checks that wait for a replica, for others of their tenants, or too long for an answer."""
+    """Request checks that waited for a replica or for the tenant's other checks, and resend unanswered ones."""
     if OWN_FAMILY not in families:
         return
     for key in await packages.waiting(tx.connection, resend_s=RESEND_S, tenant=tenant):
@@ -196,7 +196,7 @@ async def request_waiting_checks(tx: Transaction, families: Collection[str], ten
 
 
 async def settle(tx: Transaction, answer: PackageChecked) -> None:
-    """Make a package usable, or refused; an answer that comes too late changes nothing."""
+    """Make a package usable, or refused; late answers are ignored."""
     key = answer.tenant, answer.package
     package = await packages.lock(tx.connection, key)
     if package is None or package.state != PackageState.CHECKING:
@@ -212,7 +212,7 @@ async def settle(tx: Transaction, answer: PackageChecked) -> None:
 
 
 def _wrong(answer: PackageChecked) -> str:
-    """Why no task could name what is in the package."""
+    """Why no task could use the package; empty if one could."""
     if not answer.name or not answer.environments:
         return "its check named no package, or no environment"
     if len(answer.environments) > MAX_ENVIRONMENTS:
@@ -225,7 +225,7 @@ def _wrong(answer: PackageChecked) -> str:
 
 
 def tell(tx: Transaction, package: Package, *, waits_for: str = "") -> None:
-    """Tell all who wait for the package how it is."""
+    """Emit the package's state to all requests that wait for it."""
     data: dict[str, JsonValue] = {"state": package.state}
     if package.state == PackageState.CHECKING:
         data |= {"reason": waits_for}
@@ -248,14 +248,15 @@ def emit(tx: Transaction, package: Package, event: str, data: dict[str, JsonValu
 
 
 async def give_up(tx: Transaction, package: Package, requests: Sequence[str] = (), reason: str = "") -> None:
-    """Take a locked package away from tasks. `requests`: those that its deletion answers; `reason`: for those that wait for the package."""
+    """Make a locked package unavailable to tasks. `requests`: those that its deletion answers; `reason`: for clients that wait for its
+    upload."""
     if reason:
         emit(tx, package, "package", {"reasons": [reason]})
     await packages.change(tx.connection, (package.tenant, package.digest), state=PackageState.DELETING, requests=list(requests))
 
 
 async def finish_deletion(tx: Transaction, key: Key, blobs: Blobs) -> None:
-    """Delete the blob and the rows of a package that tasks cannot name any more. Raises: Unavailable when the blob store is."""
+    """Delete the blob and rows of a package marked for deletion. Raises: Unavailable if the blob store is."""
     package = await packages.lock(tx.connection, key)
     if package is None or package.state != PackageState.DELETING:
         return

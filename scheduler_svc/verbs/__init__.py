@@ -1,5 +1,6 @@
-"""The doors of the scheduler: which handler each verb of a job has, and which answer each verb of an ask.
+"""Entry points of the scheduler: the handler of each job's verb, and the answer of each ask's verb.
 
-job_intake.py  takes jobs, fair by tenant · jobs.py table of their verbs, and the jobs about tasks
-asks.py        requests in, answers out: how many concurrently, and what a failure is answered with; table of their verbs
+job_intake.py  takes jobs, fairly by tenant
+jobs.py        table of jobs' verbs, and the jobs on tasks
+asks.py        answers requests: concurrency limits, errors, and the table of asks' verbs
 """

@@ -1,7 +1,7 @@
-"""Requests in, answers out: how many concurrently, and what a failure is answered with.
+"""Answers asks: limits on concurrency, errors, and the table of verbs.
 
-Asks of one tenant wait for each other, so that they take no more than their share of the replica, and PostgreSQL answers few concurrently,
-so that the scheduler's own work is not held up. A client that asks too much gets an error immediately.
+Asks of one tenant queue for its share of the replica's slots. Few asks use PostgreSQL concurrently, so that the scheduler's own work is
+not delayed. A client with too many asks gets an error immediately.
 """
 
 import asyncio
@@ -71,20 +71,20 @@ VERBS: dict[str, Callable[[Question, Any], Awaitable[Message]]] = {
     "moves": answer_moves,
     "trace": answer_trace,
 }
-"""`Any`: a message of the type that `common/messages/verbs.py` gives the verb, or `AskTerms`."""
+"""Verb → function that answers it. `Any`: a message of the verb's type in `common/messages/verbs.py`, or `AskTerms`."""
 
 
 AT_ONCE = 8
-"""Maximum asks that a replica works on; the database has twice as many connections."""
+"""Maximum asks that a replica answers concurrently; the database pool has twice as many connections."""
 AT_ONCE_PER_TENANT = 4
 WAITING_PER_TENANT = 64
-"""Maximum asks of a tenant that wait or are worked on."""
+"""Maximum asks of a tenant, waiting or being answered."""
 WAITING = 1024
-"""The same of all tenants."""
+"""Maximum asks of all tenants, waiting or being answered."""
 TIMEOUT_S = 10.0
-"""Time limit of an answer, its wait included."""
+"""Maximum seconds until an answer, including the wait."""
 CLIENT_HEADER = "Nats-Request-Info"
-"""Header in which NATS names the client of a request from another account."""
+"""Header in which NATS identifies the client of a request from another account."""
 ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
 
 log = structlog.get_logger()
@@ -100,7 +100,7 @@ class Asks:
         self._at_once = asyncio.Semaphore(AT_ONCE)
 
     async def run(self) -> None:
-        """Answer until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as runners:
             async for request in self._bus.requests.requests(streams.ASKS, streams.ASK_QUEUE):
                 tenant = streams.token(request.subject, 1) or ""
@@ -135,7 +135,7 @@ class Asks:
             is_unknown = isinstance(error, Unknown)
             await self._count_refusal(request, "task" if is_unknown else "invalid")
             return AskRefused(code="unknown" if is_unknown else "invalid", reason=str(error))
-        except Retry as error:  # its text names servers, which are not the tenant's
+        except Retry as error:  # the error's text names servers, which tenants must not see
             log.warning("ask_not_answered", subject=request.subject, error=str(error))
             return AskRefused(code="unavailable", reason="PostgreSQL or the blob store does not answer the scheduler; ask again later")
         except Exception:
@@ -143,7 +143,7 @@ class Asks:
             return AskRefused(code="unavailable", reason="the scheduler failed to answer; its log says why")
 
     async def _answered(self, request: Request, tenant: str) -> Message:
-        """Raises: Reject with what is wrong about the request."""
+        """Answer of the request's verb. Raises: Reject with the objection to the request."""
         name = streams.token(request.subject, 2) or ""
         answer = VERBS.get(name)
         if answer is None:
@@ -162,7 +162,7 @@ class Asks:
         return await answer(question, asked)
 
     async def _count_refusal(self, request: Request, reason: Reason) -> None:
-        """In the audit, for downloads. The refusal itself does not depend on it."""
+        """Count a refused download in the audit. The refusal itself does not depend on it."""
         asker = asker_of(request)
         if asker.verb not in DOWNLOADS:
             return
@@ -186,7 +186,7 @@ class Asks:
 
 
 def asker_of(request: Request) -> Actor:
-    """Who asks, for the audit. NATS writes the header of a request that comes from a tenant's account; no client can replace it there."""
+    """Sender of the request, for the audit. For requests from a tenant's account NATS writes the header, and no client can forge it."""
     tenant, verb = streams.token(request.subject, 1) or "", streams.token(request.subject, 2) or ""
     try:
         client = json.loads(request.headers.get(CLIENT_HEADER, "{}"))

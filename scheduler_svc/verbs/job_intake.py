@@ -1,13 +1,12 @@
-"""Intake of jobs, fair by tenant: each tenant's jobs are a queue of their own, and the queues share this replica's places.
+"""Intake of jobs, fair by tenant: each tenant has its own queue of jobs, and the queues share this replica's slots.
 
-A work queue has one order, so with one consumer a job waits behind every job before it. Here a tenant has a consumer while it has jobs:
-one runner takes them in order, a few at a time, and waits for a place before it handles them. The places are granted as workers and
-trainers grant theirs (`common/fairness`), with equal weights, since handling a job is no service that tenants pay for.
+A work queue has one order, so with one consumer a job waits behind every earlier job. Here a tenant has a consumer while it has jobs:
+one runner takes them in order, a few at a time, and waits for a slot before it handles them. Slots are granted as in workers and
+trainers (`common/fairness`), with equal weights, since tenants do not pay for handling jobs.
 
-Jobs that a tenant's keys have sent are in a stream of the tenant's own (ADR 43), which has one consumer; those of operators, and all where
-NATS wants no keys, are in JOBS.
-
-NATS announces each job that it stores, refused ones not; what was announced while nobody listened is found by a periodic look.
+Jobs sent with a tenant's keys are in the tenant's own stream (ADR 43), which has one consumer; operators' jobs, and all jobs if
+NATS requires no keys, are in JOBS.
+NATS announces each job that it stores, but not refused ones; announcements that this replica missed are found by periodic polling.
 """
 
 import asyncio
@@ -33,13 +32,13 @@ from scheduler_svc.tenancy import keys
 from scheduler_svc.verbs.jobs import handle_jobs
 
 BATCH_SIZE = 4
-"""Maximum jobs of one tenant that are handled in one transaction."""
+"""Maximum jobs of one tenant handled in one transaction."""
 AT_ONCE = 4
-"""Tenants whose jobs are handled concurrently: one may be a deletion, which takes minutes."""
+"""Tenants whose jobs are handled concurrently: one job may be a deletion, which takes minutes."""
 LOOK_EVERY_S = 2.0
-"""Interval between looks at the waiting jobs."""
+"""Seconds between polls for waiting jobs."""
 UNUSED_S = 10.0
-"""Time without jobs after which a tenant's runner ends."""
+"""Seconds without jobs after which a tenant's runner ends."""
 
 log = structlog.get_logger()
 
@@ -52,7 +51,7 @@ class JobIntake:
         self._slots = FairSlots(AT_ONCE)
         self._runners: dict[Consumer, asyncio.Task[None]] = {}
         self._used_s: dict[Consumer, float] = {}
-        """When a consumer was last known to have jobs."""
+        """Monotonic time at which each consumer last had jobs."""
 
     async def run(self) -> None:
         """Take jobs until cancelled. Raises: Fatal from a handler."""
@@ -72,22 +71,22 @@ class JobIntake:
                     self._take(runners, consumer_of(subject, stream))
 
     async def _declare(self) -> None:
-        """Streams for all tenants with keys. That of a deleted one goes here, not before: its owner may still ask what became of it."""
+        """Declare streams for tenants with keys, and delete those of deleted tenants: until then its owner may ask about the deletion."""
         async with self._context.database.transaction() as tx:
             known = await keys.tenants_with_accounts(tx.connection)
         gone = {tenant for tenant, is_deleted in known.items() if is_deleted}
         try:
             await self._bus.own_jobs.declare(known.keys() - gone, deleted=gone)
-        except Undeclared as error:  # one tenant's must not hold up the others' jobs
+        except Undeclared as error:  # one tenant's failure must not block other tenants' jobs
             log.warning("intake_postponed", reason=str(error))
 
     async def _waiting(self) -> set[Consumer]:
-        """Consumers for which jobs wait."""
+        """Consumers with waiting jobs."""
         own = {streams.scheduler_own_jobs(tenant) for tenant, jobs in (await self._bus.own_jobs.waiting()).items() if jobs}
         return own | {consumer_of(subject) for subject in await self._bus.streams.subjects(streams.JOBS)}
 
     def _follow(self, runners: asyncio.TaskGroup, waiting: Collection[Consumer]) -> None:
-        """Start runners for all jobs that wait, and end those that have none."""
+        """Start runners for consumers with waiting jobs, and end idle ones."""
         for consumer in waiting:
             self._take(runners, consumer)
         for consumer in [one for one, used_s in self._used_s.items() if time.monotonic() - used_s > self._unused_s]:
@@ -102,7 +101,7 @@ class JobIntake:
             self._runners[consumer] = runners.create_task(self._handle(consumer))
 
     async def _handle(self, consumer: Consumer) -> None:
-        """Handle a tenant's jobs until cancelled, or until NATS refuses the consumer, which the next look tries again."""
+        """Handle a tenant's jobs until cancelled, or until NATS refuses the consumer, which the next poll retries."""
         try:
             await self._bus.consume_batches(consumer, partial(self._in_turn, consumer), max_batch=BATCH_SIZE)
         except Undeclared as error:  # too many consumers
@@ -119,7 +118,8 @@ class JobIntake:
 
 
 def _without_answers(consumer: Consumer, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
-    """The jobs among them. A request whose reply subject is that of a job has its answer stored by NATS, under a verb that there is not;
+    """The jobs among `deliveries`. If a request names a job's subject as its reply subject, NATS stores the answer there, under an unknown
+    verb;
     a tenant's keys can send no other such message."""
     if not streams.tenant_of(consumer.stream):
         return deliveries
@@ -130,7 +130,7 @@ def _without_answers(consumer: Consumer, deliveries: Sequence[Delivery]) -> Sequ
 
 
 def consumer_of(subject: str, stream: str = streams.JOBS.name) -> Consumer:
-    """The consumer of a job in its stream. What no tenant can be called has one too: its messages become dead letters."""
+    """Consumer of a job in its stream. Invalid tenant names have one too: their messages become dead letters."""
     if owner := streams.tenant_of(stream):
         return streams.scheduler_own_jobs(owner)
     tenant = streams.token(subject, 2)

@@ -1,4 +1,4 @@
-"""Handles jobs, the requests of users: submit, cancel, pause and resume; all others have modules of their own."""
+"""Handles jobs, users' requests: submit, cancel, pause and resume here, all others in their own modules."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -57,13 +57,13 @@ OWN_TRANSACTION = {
     "set-webhook": set_webhook,
     "delete-webhook": delete_webhook,
 }
-"""Verb → handler of a job that reads from NATS, takes long, or only reads: it runs after the others, in its own transaction."""
+"""Verb → handler that runs in its own transaction, after the others: it reads from NATS, takes long, or only reads."""
 
 log = structlog.get_logger()
 
 
 async def handle_jobs(context: HandlerContext, deliveries: Sequence[Delivery]) -> None:
-    """Raises: Reject when a message is not a job; Retry when a store is unavailable."""
+    """Handle a batch of jobs. Raises: Reject if a message is not a job; Retry if a store is unavailable."""
     offer = Catalog.of(context)
     cancelled: list[str] = []
     async with context.transaction() as tx:
@@ -80,7 +80,7 @@ async def handle_jobs(context: HandlerContext, deliveries: Sequence[Delivery]) -
 
 
 async def take_job(tx: Transaction, delivery: Delivery, offer: Catalog, policy: SchedulingPolicy) -> str | None:
-    """Handle one submit, cancel, pause or resume; returns the task that it cancels. Raises: Reject when it is none of them."""
+    """Handle one submit, cancel, pause or resume; returns the id of a task that it cancelled. Raises: Reject for any other verb."""
     verb = verb_of(delivery)
     if verb == "submit":
         job = delivery.read(SubmitTask)
@@ -95,7 +95,7 @@ async def take_job(tx: Transaction, delivery: Delivery, offer: Catalog, policy: 
 
 
 async def _submit(tx: Transaction, by: Actor, job: SubmitTask, offer: Catalog) -> None:
-    present = await tasks.lock_own_task(tx.connection, job.tenant, job.task)  # so that it is not deleted before the query on deleted ones
+    present = await tasks.lock_own_task(tx.connection, job.tenant, job.task)  # not deleted before the query on deleted ones
     if present is not None:
         return await _repeat(tx, by, job, present, offer)
     if by.job is not None and streams.is_own_job(by.job) and not is_marked(job.task, job.tenant):
@@ -119,7 +119,7 @@ async def _submit(tx: Transaction, by: Actor, job: SubmitTask, offer: Catalog) -
     if not await adding:  # another replica was faster
         present = await tasks.lock_own_task(tx.connection, job.tenant, job.task)
         return _refuse_id(tx, by, job, _not_available(job)) if present is None else await _repeat(tx, by, job, present, offer)
-    if await deleted.find_tenant(tx.connection, job.tenant) is not None:  # marked since; from here on the mark waits for this task
+    if await deleted.find_tenant(tx.connection, job.tenant) is not None:  # marked meanwhile; from here on the mark waits for this task
         raise Retry(f"tenant '{job.tenant}' is being deleted", delay_s=0.0)
     log.info("task_submitted", task=job.task, tenant=job.tenant, family=family)
     tx.record(accepted(by, job.task))
@@ -129,7 +129,7 @@ async def _submit(tx: Transaction, by: Actor, job: SubmitTask, offer: Catalog) -
 
 
 async def _repeat(tx: Transaction, by: Actor, job: SubmitTask, present: tasks.Task, offer: Catalog) -> None:
-    """Answer a job under the id of a task of its tenant. That does not depend on what is offered now, so a repetition is never refused."""
+    """Answer a job whose id is a task of its tenant. Independent of the current catalog, so that redelivered jobs are never refused."""
     if _describes(job, present, offer):
         log.info("job_repeated", task=job.task)
     else:
@@ -137,7 +137,7 @@ async def _repeat(tx: Transaction, by: Actor, job: SubmitTask, present: tasks.Ta
 
 
 def _describes(job: SubmitTask, present: tasks.Task, offer: Catalog) -> bool:
-    """Whether `job` describes the task: as the same submission, also where the pool's defaults have changed since, or in other words."""
+    """Whether `job` describes the task: the same submission, even if the pool's defaults have changed, or an equivalent spec."""
     with suppress(Reject):
         return present.submission == job.digest or complete(job.spec, layers_of(job.spec, offer.pools)) == present.spec
     return False
@@ -148,8 +148,9 @@ def _not_available(job: SubmitTask) -> str:
 
 
 def _refuse_id(tx: Transaction, by: Actor, job: SubmitTask, objection: str) -> None:
-    """Reject a job under an id that another tenant has or may have: the answer does not say whether there is such a task, and no row is
-    under it. Ids that tenants' keys make are refused by their form alone.
+    """Reject a job under an id that another tenant has or may have: the answer does not reveal whether the task exists, and writes no row.
+
+    Ids in jobs sent with tenants' keys are checked by their form alone.
     """
     log.info("job_rejected", task=job.task, tenant=job.tenant, reasons=1)
     tx.record(refused(by, objection))
@@ -163,7 +164,7 @@ async def _reject(tx: Transaction, by: Actor, job: SubmitTask, reasons: list[str
 
 
 async def _control(tx: Transaction, by: Actor, job: ControlTask, policy: SchedulingPolicy) -> bool:
-    """False when the tenant has no such task; the answer is the same where it is another's."""
+    """Cancel, pause or resume the task; False if the tenant has no such task. Another tenant's task gives the same answer."""
     found = await tasks.lock_own_task(tx.connection, job.tenant, job.task)
     if found is None:
         log.warning("job_for_unknown_task", verb=by.verb, task=job.task, tenant=job.tenant)

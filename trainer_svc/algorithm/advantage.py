@@ -19,7 +19,7 @@ BATCH_EPS = 1e-8
 
 
 def grpo(rewards_G: Floats) -> Floats:
-    """Centred on the group's mean, divided by its sample standard deviation (G − 1 in the denominator).
+    """Advantages centred on the group's mean, divided by its sample standard deviation (G − 1 in the denominator).
 
     Source: GRPO, arXiv 2402.03300, section 4.1.
     """
@@ -27,7 +27,7 @@ def grpo(rewards_G: Floats) -> Floats:
 
 
 def dr_grpo(rewards_G: Floats) -> Floats:
-    """Centred on the group's mean: prompts with a small spread count less. Source: Dr. GRPO, arXiv 2503.20783."""
+    """Advantages centred on the group's mean: prompts with a small spread count less. Source: Dr. GRPO, arXiv 2503.20783."""
     return rewards_G - rewards_G.mean()
 
 
@@ -38,9 +38,9 @@ def rloo(rewards_G: Floats) -> Floats:
 
 
 def maxrl(rewards_G: Floats) -> Floats:
-    """Centred on the group's mean and divided by it, so that rarer successes count more, as in maximum likelihood.
+    """Advantages centred on the group's mean and divided by it, so that rarer successes count more, as in maximum likelihood.
 
-    Raises: Reject when a reward is negative, as the division could turn signs.   Source: MaxRL, arXiv 2602.02710, algorithm 1.
+    Raises: Reject if a reward is negative, since the division could flip signs.   Source: MaxRL, arXiv 2602.02710, algorithm 1.
     """
     if rewards_G.min() < 0:
         raise Reject(f"algorithm.advantage 'maxrl' needs rewards of 0 or more, found {rewards_G.min():g}; 'dr_grpo' takes any")
@@ -48,9 +48,9 @@ def maxrl(rewards_G: Floats) -> Floats:
 
 
 def reinforce_pp(groups: Sequence[Floats]) -> list[Floats]:
-    """Standardised over the whole step, regardless of groups, which may be single attempts.
+    """Rewards standardized over the whole step, regardless of groups, which may be single attempts.
 
-    The deviation is the population's (no − 1).   Source: REINFORCE++, arXiv 2501.03262.
+    The standard deviation is the population's (no − 1).   Source: REINFORCE++, arXiv 2501.03262.
     """
     rewards = np.concatenate(groups)
     if rewards.min() == rewards.max():
@@ -59,7 +59,7 @@ def reinforce_pp(groups: Sequence[Floats]) -> list[Floats]:
 
 
 def reinforce_pp_baseline(groups: Sequence[Floats]) -> list[Floats]:
-    """Centred on each group's mean, then divided by the standard deviation over the whole step.
+    """Rewards centred on each group's mean, then divided by the standard deviation over the whole step.
 
     Source: REINFORCE++ with baseline, arXiv 2501.03262.
     """
@@ -78,7 +78,7 @@ def step_advantages(groups: Sequence[Sequence[float]], kind: str) -> list[Floats
     """Advantages of a step's attempts, group by group; `kind` is the task's `algorithm.advantage`.
 
     Shapes: each group (G,) → (G,) float64.
-    Raises: ValueError as `group_advantages`; Reject when the rule cannot take these rewards.
+    Raises: ValueError as `group_advantages`; Reject if the rule does not accept these rewards.
     """
     if kind in WITHIN_STEP:
         return WITHIN_STEP[kind]([_finite(rewards) for rewards in groups])
@@ -86,10 +86,10 @@ def step_advantages(groups: Sequence[Sequence[float]], kind: str) -> list[Floats
 
 
 def group_advantages(rewards: Sequence[float], kind: str) -> Floats:
-    """Advantages within one group, by one of the rules `WITHIN_GROUP`.
+    """Advantages within one group, by a rule in `WITHIN_GROUP`.
 
-    Shapes: rewards (G,) → (G,) float64. Equal rewards give exact zeros, whatever rounding does to their mean.
-    Raises: ValueError when G < 2 or a reward is not finite.
+    Shapes: rewards (G,) → (G,) float64. Equal rewards give exact zeros, regardless of rounding in their mean.
+    Raises: ValueError if G < 2 or a reward is not finite.
     """
     rewards_G = _finite(rewards)
     if len(rewards_G) < 2:
@@ -111,13 +111,13 @@ def _centred(rewards_G: Floats) -> Floats:
 
 
 def shaped_rewards(group: Group, spec: TaskSpec) -> list[float]:
-    """Rewards for advantages: as scored, plus the task's rank weights, minus its penalty for length."""
+    """Rewards for advantages: scored rewards plus the task's rank weights, minus its length penalty."""
     return shaping.shaped_rewards([trajectory.attempt for trajectory in group.trajectories], spec)
 
 
 def counted_tokens(trajectory: Trajectory, spec: TaskSpec) -> int:
-    """Sampled tokens in the loss: none of a cut-off attempt where the task masks those.
+    """Number of sampled tokens in the loss: 0 for a truncated attempt if the task masks those.
 
-    Its reward still counts in its group's advantages.   Source: overlong filtering, DAPO, arXiv 2503.14476, section 3.4.
+    The attempt's reward still counts in its group's advantages.   Source: overlong filtering, DAPO, arXiv 2503.14476, section 3.4.
     """
     return 0 if trajectory.truncated and spec.overlong.rule == "mask" else trajectory.sampled_tokens

@@ -1,11 +1,11 @@
 """Batched steps: optimizer steps of several tasks share forward and backward passes.
 
 A step (`step.py`) is a generator. It yields a `ForwardRequest` when it needs the base model, receives the `ForwardResult`,
-and returns its result; it holds only its own task's data. Pending requests of all steps become common micro-batches: one
+and returns its result; it holds only its own task's data. Pending requests of all steps are packed into common micro-batches: one
 forward, one backward, each task's loss on its own tokens, each task's gradient in its own vector. A step that raises drops
-out, and the numbers of the others stay the same.
+out without changing the others' numbers.
 
-A single step runs through here too. Its numbers then depend on nothing else, bit for bit on a CPU; batched with others,
+A single step runs through here too. Its numbers then depend on no other step, bit for bit on a CPU; batched with others,
 matrix products have other shapes, and results are equal up to rounding.
 """
 
@@ -65,25 +65,25 @@ class ForwardResult:
     micro_batches: int
     """Micro-batches with rows of the request."""
     computed_tokens: int
-    """Tokens of the request's rows, with their padding."""
+    """Tokens of the request's rows, including padding."""
     tasks: int
-    """Requests computed together, this one included."""
+    """Number of requests computed together, including this one."""
     seconds: float
-    """Time for all of them, on the device too."""
+    """Seconds for all of them, including the device's time."""
 
 
 Step = Generator[ForwardRequest, ForwardResult, R]
 Scoring = Callable[[], AbstractContextManager[None]]
-"""Context in which passes without a gradient are computed."""
+"""Context in which passes without a gradient are computed, such as a meter."""
 
 
 def run_steps(
     policy: Policy, steps: Sequence[Step[R]], *, budget_tokens: int, scoring: Scoring = nullcontext
 ) -> Iterator[tuple[int, R | Exception]]:
-    """Run the steps; yields the index and the result or exception of each as soon as it ends.
+    """Run the steps; yields (index, result or exception) for each as soon as it ends.
 
-    Micro-batches have at most `budget_tokens`, so memory grows with the number of steps only by their own vectors.
-    Raises: errors of the shared computation (used-up memory, say), which no single step caused.
+    Micro-batches have at most `budget_tokens`, so memory grows with the number of steps only by their vectors.
+    Raises: errors of the shared computation (such as out of memory), which no single step caused.
     """
     waiting: dict[int, ForwardRequest] = {}
 
@@ -98,7 +98,7 @@ def run_steps(
     for index in range(len(steps)):
         yield from advance(index, None)
     while waiting:
-        # Gradients come last, when no step needs a plain forward first, so that as many as possible are computed together.
+        # Gradients last, once no step needs a plain forward, so that as many as possible are computed together.
         chosen = {index: request for index, request in waiting.items() if request.objective is None} or dict(waiting)
         for index in chosen:
             del waiting[index]
@@ -110,7 +110,7 @@ def run_steps(
 def run_requests(
     policy: Policy, requests: Sequence[ForwardRequest], *, budget_tokens: int, scoring: Scoring = nullcontext
 ) -> list[ForwardResult]:
-    """Compute the requests together; either all have an objective or none has."""
+    """Compute the requests together; either all have an objective or none has. Results are in the order of `requests`."""
     started_s = time.perf_counter()
     accumulators = [_RequestAccumulator(policy, request) for request in requests]
     with scoring() if requests[0].objective is None else nullcontext():
@@ -123,7 +123,7 @@ def run_requests(
             if with_gradient := [loss for loss in losses if loss is not None]:
                 torch.autograd.backward(with_gradient)
         gradients = [one.gradient() for one in accumulators]
-        policy.synchronize()  # a GPU would compute a pass without a gradient within the time of the next
+        policy.synchronize()  # otherwise a GPU would still compute a pass without a gradient in the time of the next
     seconds = time.perf_counter() - started_s
     return [
         ForwardResult(one.logprobs_N(), gradient, one.micro_batches, one.computed_tokens, len(requests), seconds)
@@ -149,7 +149,7 @@ class _RequestAccumulator:
         self._staleness: list[NDArray[np.int16]] = []
 
     def add(self, packed: Packed, segment: Segment, scores: TokenScores) -> Tensor | None:
-        """Add this request's tokens of a micro-batch; returns their loss, with gradient."""
+        """Add this request's tokens of a micro-batch; returns their loss with gradient, or None without an objective."""
         self.micro_batches += 1
         self.computed_tokens += packed.ids_B_T[segment.rows].size
         logprobs_N = scores.logprobs_N[segment.sampled]
@@ -173,7 +173,7 @@ class _RequestAccumulator:
             )
         )
         self._loss += terms.loss.detach()
-        rows = (terms.log_ratio_N, terms.clipped_N, terms.masked_N, entropy_N.detach(), terms.kl_base_N)  # as `TokenMeasurements`'s fields
+        rows = (terms.log_ratio_N, terms.clipped_N, terms.masked_N, entropy_N.detach(), terms.kl_base_N)  # `TokenMeasurements`' fields
         self._measured.append(torch.stack([row.to(torch.float32) for row in rows]))
         self._staleness.append(packed.staleness_N[segment.sampled])
         return terms.loss
@@ -182,7 +182,7 @@ class _RequestAccumulator:
         return torch.cat(self._logprobs)
 
     def gradient(self) -> Gradient | None:
-        """Gradient over all micro-batches; waits for the device."""
+        """Gradient over all micro-batches, or None without an objective; waits for the device."""
         if self.params is None:
             return None
         assert self.params.grad is not None

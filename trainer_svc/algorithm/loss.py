@@ -1,11 +1,11 @@
 """The policy-gradient loss, a sum over sampled tokens. Pure.
 
-It has three policies. The *sampler* chose the tokens, and its log-probabilities travel with them. The *start* is the policy
+It involves three policies. The *sampler* chose the tokens, and its log-probabilities travel with them. The *start* is the policy
 before the step, under which the tokens' log-probabilities are recomputed. The *current* policy carries the gradient; it
 differs from the start only after the step's first update, in later passes or minibatches.
 
 A surrogate (`SURROGATES`) takes its importance ratio to the *proximal* policy. By default that is the sampler: one ratio
-then covers staleness and the engine's arithmetic, and the clip is a trust region around the sampling policy. It may be the
+then covers staleness and the engine's numerics, and the clip is a trust region around the sampling policy. It may be the
 start; then the ratio from sampler to start becomes a separate, truncated weight.
 """
 
@@ -19,16 +19,16 @@ from torch import Tensor
 from common.spec import Algorithm, Correction
 
 MAX_LOG_RATIO = 20.0
-"""Bound of |log ratio|; beyond it the gradient is zero, so that one outlier token cannot make the loss infinite."""
+"""Maximum |log ratio|; beyond it the gradient is zero, so that one outlier token cannot make the loss infinite."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """The sampled tokens of a micro-batch. Shapes: all (N,) float32 but `sequence_N`.
+    """Sampled tokens of a micro-batch. Shapes: all (N,) float32 except `sequence_N`.
 
     Gradient flows through `logprobs_N`, and through `entropy_N` if it has a coefficient. `start_logprobs_N` is None before
-    the step's first update, where it equals `logprobs_N`. `base_logprobs_N`, the base model's, is None without a KL term.
-    `sequence_N` int64 numbers the sequences of the micro-batch, which are whole, from 0.
+    the step's first update, when it equals `logprobs_N`. `base_logprobs_N`, the base model's, is None without a KL term.
+    `sequence_N` int64 numbers the sequences of the micro-batch, which are complete, from 0.
     """
 
     logprobs_N: Tensor
@@ -50,9 +50,9 @@ class LossTerms:
     log_ratio_N: Tensor
     """log ratio of start to sampler, clamped."""
     clipped_N: Tensor
-    """Bool: token without gradient, because a bound of the surrogate was reached."""
+    """Bool: token without gradient, because it reached a bound of the surrogate."""
     masked_N: Tensor
-    """Bool: token left out, because sampler and start differ too much."""
+    """Bool: token excluded, because sampler and start differ too much."""
     kl_base_N: Tensor
     """KL from the current policy to the base model, estimator k3; zero without a KL term."""
 
@@ -93,7 +93,7 @@ def log_ratio(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
 
 
 def ppo(tokens: Tokens, proximal_N: Tensor, algorithm: Algorithm) -> Surrogate:
-    """min(ρ·A, clip(ρ, 1 − clip_low, 1 + clip_high)·A); with `dual_clip` c, never below c·A where A < 0.
+    """min(ρ·A, clip(ρ, 1 − clip_low, 1 + clip_high)·A); with `dual_clip` c, never below c·A for A < 0.
 
     Source: PPO, arXiv 1707.06347, eq. 7; asymmetric bounds: DAPO, arXiv 2503.14476, eq. 8; dual clip: arXiv 1912.09729.
     """
@@ -151,7 +151,7 @@ SURROGATES: dict[str, Callable[[Tokens, Tensor, Algorithm], Surrogate]] = {"ppo"
 def correction_weights(log_ratio_N: Tensor, correction: Correction) -> Tensor | None:
     """Weight of each token that corrects from sampler to start, without gradient; None: all are 1.
 
-    With `proximal = "start"` the ratio itself, truncated at `truncate`. Zero where it is outside the mask's bounds.
+    With `proximal = "start"` the ratio itself, truncated at `truncate`. Zero if it is outside the mask's bounds.
     Source: decoupled policies: arXiv 2110.00641, and AReaL, arXiv 2505.24298; truncation: IMPALA, arXiv
     1802.01561; masking: IcePop, arXiv 2510.18855.
     """
@@ -172,7 +172,7 @@ def is_trusted(log_ratio_N: Tensor, correction: Correction) -> Tensor:
 def kl(logprobs_N: Tensor, base_logprobs_N: Tensor, estimator: Literal["k1", "k2", "k3"]) -> Tensor:
     """Estimates of KL(policy ‖ base) from tokens of the policy, with d = log π − log π_base.
 
-    k1: d, unbiased as a value, but its mean gradient is zero: useful as a metric only. k2: d²/2, whose gradient is that of
+    k1: d, unbiased as a value, but its mean gradient is zero: useful only as a metric. k2: d²/2, whose gradient is that of
     the KL. k3: exp(−d) − 1 + d, unbiased and never negative (GRPO's).
     Source: Schulman, "Approximating KL divergence", 2020; gradients: arXiv 2506.09477.
     """
@@ -187,12 +187,12 @@ def kl(logprobs_N: Tensor, base_logprobs_N: Tensor, estimator: Literal["k1", "k2
 
 
 def token_weights(sampled_tokens: Sequence[int], normalize: Literal["token", "sequence", "constant"], reply_tokens: int) -> list[float]:
-    """Weight of each sampled token of each sequence in the step's loss; `normalize` is the task's `algorithm.normalize`.
+    """Weight of each sampled token in the step's loss, by sequence; `normalize` is the task's `algorithm.normalize`.
 
     token: 1 / all tokens of the step. sequence: 1 / (sequences · tokens of its sequence). constant: 1 / (sequences ·
-    `reply_tokens`), the maximum that a trajectory samples in all its turns, so a token counts the same in short and long ones
+    `reply_tokens`), the maximum that a trajectory samples in all its turns, so a token counts the same in short and long trajectories
     (Dr. GRPO, arXiv 2503.20783).
-    A sequence without tokens has weight 0, and still counts among the sequences.
+    A sequence without tokens has weight 0, but still counts among the sequences.
     """
     sequences, total = len(sampled_tokens), sum(sampled_tokens)
     match normalize:

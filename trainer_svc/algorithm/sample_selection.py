@@ -1,4 +1,4 @@
-"""Attempts of a step that are kept for people to look at: the best, the worst, and others by seed. Pure.
+"""Selects attempts of a step to keep for inspection: the best, the worst, and others by seed. Pure.
 
 Nothing is computed for them: the trainer's log-probabilities are those of the step's first pass.
 """
@@ -19,7 +19,7 @@ from trainer_svc.batch import Group, Trajectory
 from trainer_svc.model.packing import Row, Sample
 
 MAX_NAME_CHARS = 100
-"""Maximum length of the name of a reward's component."""
+"""Maximum characters in the name of a reward component."""
 
 log = structlog.get_logger()
 
@@ -28,12 +28,12 @@ log = structlog.get_logger()
 class KeptAttempts:
     attempts: Sequence[KeptAttempt] = ()
     left_out: int = 0
-    """Attempts that were chosen and found no room."""
+    """Number of chosen attempts that did not fit in MAX_SAMPLE_BYTES."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Place:
-    """One trajectory of the step, and where its tokens are."""
+    """One trajectory of the step, with its group and its sample."""
 
     group: Group
     trajectory: Trajectory
@@ -47,9 +47,10 @@ def kept_attempts(
     version: int,
     spec: TaskSpec,
 ) -> KeptAttempts:
-    """`minibatches`: as `step.weighted_samples` deals the groups. `passed`: rows and measurements of each minibatch's first update.
+    """Attempts of the step to keep. Deterministic for a step; on an error none, since the step does not need them.
 
-    `version`: before the step. The same step keeps the same attempts. An error here keeps none, as the step does not need them.
+    `minibatches`: as `step.weighted_samples` deals the groups. `passed`: rows and measurements of each minibatch's first update.
+    `version`: before the step.
     """
     if not spec.keep.samples:
         return KeptAttempts()
@@ -68,7 +69,8 @@ def kept_attempts(
 
 
 def choose(places: Sequence[_Place], count: int, seed: str) -> list[_Place]:
-    """The highest reward, the lowest, then in turn one of the best one's group, to compare the two, and one of all."""
+    """Up to `count` trajectories: the highest and the lowest reward, then alternately one of the best one's group, for comparison, and one
+    of all."""
     ordered = sorted(places, key=lambda place: (-place.trajectory.reward, place.group.group, place.trajectory.member))
     best = ordered[0]
     found = [best, *ordered[:0:-1]][:2]
@@ -96,7 +98,7 @@ def _places(groups: Sequence[Group], minibatches: Sequence[Sequence[Sequence[Sam
 
 
 def _parts(passed: Iterable[tuple[Sequence[Row], TokenMeasurements]], wanted: set[Sample]) -> dict[Sample, NDArray[np.float64]]:
-    """log ratio of each sampled token, by sample: measurements are row by row, and sample by sample."""
+    """log ratio of each sampled token, by sample: measurements are ordered by row, then by sample."""
     found: dict[Sample, NDArray[np.float64]] = {}
     for rows, measured in passed:
         start = 0
@@ -109,7 +111,7 @@ def _parts(passed: Iterable[tuple[Sequence[Row], TokenMeasurements]], wanted: se
 
 
 def _attempt(place: _Place, log_ratio_N: NDArray[np.float64] | None, version: int) -> KeptAttempt:
-    """`log_ratio_N`: None for an attempt without a sampled token."""
+    """The trajectory as a record to store. `log_ratio_N`: None for an attempt without sampled tokens."""
     one, sampled_N = place.trajectory, place.sample.sampled_N
     trainer_T = np.zeros(len(one.ids_T), "<f4")
     if log_ratio_N is not None:

@@ -1,4 +1,4 @@
-"""Keeps samples of steps. Beside the step: none waits for it, or fails because of it."""
+"""Stores samples of steps in the background: no step waits for it, or fails because of it."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from common.resilience.event_loop import TaskSet
 from trainer_svc.algorithm.step import StepResult
 
 MAX_WAITING = 8
-"""Steps whose samples wait for NATS; those of further ones are dropped."""
+"""Maximum steps whose samples wait for NATS; samples of further steps are dropped."""
 DROPPED = Counter("marlaas_trainer_dropped_samples_total", "Steps whose samples were not stored")
 
 log = structlog.get_logger()
@@ -25,7 +25,7 @@ class SampleKeeper:
         self._running = TaskSet()
 
     def keep(self, batch: TrainBatch, step: StepResult) -> None:
-        """Begin to store what the step keeps, in place of what the same step kept before."""
+        """Start to store the attempts that the step keeps; they replace those of an earlier run of the same step."""
         if not step.kept.attempts:
             return
         if len(self._running) >= MAX_WAITING:
@@ -34,7 +34,7 @@ class SampleKeeper:
         self._running.start(self._store(batch, step))
 
     async def flush(self, within_s: float | None = None) -> bool:
-        """Wait until nothing is being stored; False when something still is after `within_s` seconds (None: no bound)."""
+        """Wait until nothing is being stored; False if something still is after `within_s` seconds (None: no limit)."""
         if not self._running:
             return True
         _, running = await asyncio.wait(self._running, timeout=within_s)

@@ -1,8 +1,8 @@
-"""One step of one task: advantages → minibatches → gradient → clip → AdamW. The state goes in and comes out.
+"""One step of one task: advantages → minibatches → gradient → clip → AdamW. Takes the training state and returns the next.
 
 A step is one update by default. With several passes or minibatches it is several, all on the same trajectories and with
-the same start policy (`loss.py`). An update whose numbers are not finite is skipped: the optimizer's state stays as it was,
-and the step still makes the next version. It is a generator that requests forward passes, so that steps of several tasks
+the same start policy (`loss.py`). An update whose numbers are not finite is skipped: the optimizer's state is unchanged,
+and the step still produces the next version. It is a generator that requests forward passes, so that steps of several tasks
 can be computed together (`batched_steps.py`).
 """
 
@@ -36,30 +36,30 @@ ADVICE = "lower optimizer.learning_rate, and look for extreme rewards"
 @dataclass(frozen=True, eq=False)
 class StepResult:
     resident: Resident
-    """The next version; the one before is unchanged."""
+    """State of the next version; the previous state is unchanged."""
     canary: Canary
     """Log-probabilities under the new adapter."""
     metrics: dict[str, float]
     trained_tokens: int
-    """Tokens of prompts and replies, each trajectory counted separately and once, without padding."""
+    """Prompt and reply tokens, each trajectory counted once in full, without padding."""
     skipped: tuple[str, ...] = ()
-    """Numbers of each skipped update, in words."""
+    """Description of each skipped update's non-finite numbers."""
     kept: KeptAttempts = field(default_factory=KeptAttempts)
-    """Attempts to look at."""
+    """Attempts to keep for inspection."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """One optimizer update: its forward result, its numbers."""
+    """One optimizer update: its forward result and its numbers."""
 
     result: ForwardResult
     gradient: Gradient
     loss: float
     grad_norm: float
     skipped: str | None
-    """Numbers that are not finite, in words; None for an update that was made."""
+    """Description of non-finite numbers; None if the update was applied."""
     seconds: float
-    """Time of the optimizer alone."""
+    """Seconds of the optimizer alone."""
 
 
 def train_step(
@@ -82,8 +82,8 @@ def train_step(
 def step(policy: Policy, resident: Resident, groups: Sequence[Group], spec: TaskSpec, *, budget_tokens: int) -> Step[StepResult]:
     """Step from `resident.version` to the next with exactly these groups, as a generator for `run_steps`.
 
-    `budget_tokens` bounds a row. Raises: Reject, naming task, version and number, when too many steps had to skip an update
-    (`optimizer.Skips`), when the new adapter's canary is not finite, or when sampler and trainer disagree beyond
+    `budget_tokens` bounds a row. Raises: Reject, naming task, version and number, if too many steps had to skip an update
+    (`optimizer.Skips`), if the new adapter's canary is not finite, or if sampler and trainer disagree beyond
     `correction.max_sampler_mismatch`.
     """
     where = f"task {resident.task}, step from version {resident.version}"
@@ -128,7 +128,7 @@ def step(policy: Policy, resident: Resident, groups: Sequence[Group], spec: Task
 
 
 def weighted_samples(groups: Sequence[Group], advantages: Sequence[NDArray[np.float64]], spec: TaskSpec) -> list[list[list[Sample]]]:
-    """Trajectories with advantage and token weight in the minibatch, by minibatch and group.
+    """Trajectories with their advantages and token weights, by minibatch and group.
 
     Groups are dealt round-robin, so sizes of minibatches differ by at most one group.
     """
@@ -150,7 +150,7 @@ def _weighted(minibatch: Sequence[tuple[Group, NDArray[np.float64]]], spec: Task
 
 
 def scored_passes(algorithm: Algorithm) -> int:
-    """How often a step computes all its tokens without a gradient."""
+    """Number of passes without a gradient over all of a step's tokens."""
     return _scores_start(algorithm) + (algorithm.kl_coefficient > 0)
 
 
@@ -159,7 +159,7 @@ def _scores_start(algorithm: Algorithm) -> bool:
 
 
 def _objective(rows: Sequence[Row], resident: Resident, spec: TaskSpec) -> Step[tuple[Objective, float]]:
-    """A minibatch's objective, with log-probabilities of start and base model if the task needs them; and the seconds that these took."""
+    """A minibatch's objective, with log-probabilities of start and base model if the task needs them; and the seconds to compute these."""
     algorithm = spec.algorithm
     start = Adapted(resident.layout, resident.optimizer.params, spec.sampling.temperature)
     scored_start = (yield ForwardRequest(rows, start)) if _scores_start(algorithm) else None
@@ -174,7 +174,7 @@ def _objective(rows: Sequence[Row], resident: Resident, spec: TaskSpec) -> Step[
 
 
 def _updated(state: OptimizerState, result: ForwardResult, rate: float, spec: Optimizer) -> tuple[OptimizerState, Update]:
-    """State after the update, or as it was if the update is skipped."""
+    """State after the update, or the unchanged state if the update is skipped."""
     gradient, started_s = result.gradient, perf_counter()
     assert gradient is not None
     clipped, norm = clip(gradient.vector, spec.clip_norm)
@@ -189,8 +189,10 @@ def _updated(state: OptimizerState, result: ForwardResult, rate: float, spec: Op
 
 
 def _canary(where: str, policy: Policy, after: Resident) -> Step[tuple[Canary, float]]:
-    """Canary of the new adapter: ids that depend on the vocabulary alone, log-probabilities (T−1,) float32 of tokens 1…T−1; and the
-    seconds that it took."""
+    """Canary of the new adapter, and the seconds to compute it.
+
+    Ids depend only on the vocabulary; log-probabilities are (T−1,) float32, of tokens 1…T−1. Raises: Reject if they are not finite.
+    """
     sample = canary_sample(policy.vocabulary)
     result = yield ForwardRequest([Row(sample.input_tokens, (sample,))], Adapted(after.layout, after.optimizer.params))
     logprobs = result.logprobs_N.float().cpu().numpy()
@@ -200,7 +202,7 @@ def _canary(where: str, policy: Policy, after: Resident) -> Step[tuple[Canary, f
 
 
 def _metrics(updates: Sequence[Update], minibatches: int, version: int, spec: TaskSpec) -> dict[str, float]:
-    """Metrics of the updates; those over tokens are of the first pass, which sees every token once, before learning from it."""
+    """Metrics of the updates. Metrics over tokens are of the first pass, which sees every token once, before learning from it."""
     first, last = updates[:minibatches], updates[-minibatches:]
     kl_base = {"kl_base": float(np.concatenate([update.gradient.measured.kl_base_N for update in last]).mean())}
     made = [update for update in updates if not update.skipped]
@@ -222,7 +224,7 @@ def _metrics(updates: Sequence[Update], minibatches: int, version: int, spec: Ta
 
 
 def _not_finite(**numbers: float) -> str | None:
-    """The numbers that are not finite, in words; None if all are."""
+    """Description of the numbers that are not finite; None if all are finite."""
     found = [f"{name.replace('_', ' ')} is {value}" for name, value in numbers.items() if not np.isfinite(value)]
     return " and ".join(found) or None
 

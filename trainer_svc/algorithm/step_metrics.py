@@ -11,7 +11,7 @@ from common.shaping import are_equal
 from trainer_svc.batch import Group
 
 MAX_COMPONENTS = 32
-"""Maximum reward components reported, the first by name: an environment may have any number."""
+"""Maximum reward components reported, the first by name: an environment may define any number."""
 RATIO_EDGES = (0.5, 0.8, 0.9, 0.97, 1.03, 1.1, 1.25, 2)
 
 
@@ -30,8 +30,8 @@ class TokenMeasurements:
 def sampler_mismatch(measured: Sequence[TokenMeasurements]) -> float | None:
     """Half the mean squared difference of the sampler's and trainer's log-probabilities, in nats, on tokens of staleness 0.
 
-    For small differences it is the KL between the two, and one outlier token moves it little. Staler tokens differ because
-    the policy moved, so they do not count; None if all are staler.
+    For small differences it is the KL between the two, and one outlier token moves it little. Staler tokens are excluded, since
+    there the policy itself has changed; None if all tokens are staler.
     """
     fresh = np.concatenate([update.log_ratio_N[update.staleness_N == 0] for update in measured])
     return float(np.square(fresh).mean() / 2) if len(fresh) else None
@@ -57,12 +57,12 @@ def token_metrics(measured: Sequence[TokenMeasurements]) -> dict[str, float]:
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The finite metrics: JSON has no other numbers, and finite values may have an infinite mean or square."""
+    """The finite metrics: JSON cannot represent others, and finite values may have an infinite mean or square."""
     return {name: value for name, value in metrics.items() if np.isfinite(value)}
 
 
 def effective_sample_share(ratio_N: NDArray[np.float64]) -> float:
-    """(Σρ)² / (N·Σρ²): 1 when all importance ratios are equal, 1/N when one outweighs the others.
+    """Effective sample share (Σρ)² / (N·Σρ²): 1 if all importance ratios are equal, 1/N if one outweighs the others.
 
     Source: Kish's effective sample size; Kong 1992.
     """
@@ -72,7 +72,7 @@ def effective_sample_share(ratio_N: NDArray[np.float64]) -> float:
 def batch_metrics(
     groups: Sequence[Group], shaped: Sequence[Sequence[float]], advantages: Sequence[NDArray[np.float64]]
 ) -> dict[str, float]:
-    """Metrics of the trajectories as they arrived; rewards are as scored, but equal where the `shaped` ones are."""
+    """Metrics of the trajectories as received. Rewards are the scored ones; only equality within groups is judged by the `shaped` ones."""
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     rewards = np.array([trajectory.reward for trajectory in trajectories])
     lengths = [trajectory.sampled_tokens for trajectory in trajectories]
@@ -95,7 +95,7 @@ def batch_metrics(
 
 
 def _component_means(groups: Sequence[Group]) -> dict[str, float]:
-    """Mean of each reward component over the trajectories where it is finite."""
+    """Mean of each reward component over the trajectories in which it is finite."""
     found: dict[str, list[float]] = {}
     for group in groups:
         for trajectory in group.trajectories:

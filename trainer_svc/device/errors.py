@@ -14,19 +14,19 @@ from common.accelerators.executors import NoMemory
 from common.errors import MEMORY_DELAY_S, Fatal, Retry, Unavailable
 
 DEVICE_ERRORS = ("CUDA error", "HIP error")
-"""Messages of errors after which every call fails, for any task, until the process restarts."""
+"""Substrings of errors after which every call fails, for any task, until the process restarts."""
 ALLOCATION_ERRORS = (
     *("DefaultCPUAllocator", "bad_alloc", "could not create a memory object", "can't start new thread"),
     os.strerror(errno.ENOMEM),
 )
-"""Messages of the RuntimeError that torch and oneDNN raise when a CPU has no memory left; they have no class for it. The last is of a file
-that cannot be mapped."""
+"""Substrings of the RuntimeError that torch and oneDNN raise if a CPU is out of memory; they have no class for it. The last is for a
+file that cannot be mapped."""
 IO_ERROR = "os error"
-"""Message of a disk's error in SafetensorError, which is safetensors' only class."""
+"""Substring of SafetensorError, safetensors' only class, for a disk error."""
 
 
 def classify_device_error(error: Exception, need: str = "") -> Exception:
-    """Map a computation's error to the bus's: Fatal for a broken device, Retry for used-up memory; others are returned as they are.
+    """Map a computation's error to the bus's: Fatal for a broken device, Retry for out of memory; others are returned unchanged.
 
     `need`: estimated memory, and the setting to lower.
     """
@@ -38,14 +38,14 @@ def classify_device_error(error: Exception, need: str = "") -> Exception:
 
 
 def classify_move_error(error: Exception, what: str) -> Exception:
-    """Map an error while `what` was moved to the device: NoMemory for used-up memory, Fatal for a broken device, others as they are."""
+    """Map an error while moving `what` to the device: NoMemory for out of memory, Fatal for a broken device, others unchanged."""
     if is_out_of_memory(error):
         return NoMemory(f"there is no memory on the device to wake {what}: {_first_line(error)}")
     return classify_device_error(error)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory was used up, also where a library raised an error of its own about it."""
+    """Whether the error or one of its causes is out of memory, even if a library raised its own error for it."""
     causes = list[BaseException]()
     while error not in causes:
         causes.append(error)
@@ -67,7 +67,7 @@ def _says_no_memory(error: BaseException) -> bool:
 
 @contextmanager
 def device_errors(need: str = "") -> Generator[None]:
-    """Context in which an error is raised as `classify_device_error` maps it."""
+    """Context that raises errors as mapped by `classify_device_error`."""
     try:
         yield
     except Exception as error:
@@ -79,7 +79,7 @@ def device_errors(need: str = "") -> Generator[None]:
 
 @contextmanager
 def scratch_folder(purpose: str) -> Generator[Path]:
-    """Temporary folder, deleted on exit. Raises: Unavailable, naming the folder, when the disk cannot be written or read."""
+    """Temporary folder, deleted on exit. Raises: Unavailable, naming the folder, if the disk cannot be written or read."""
     place = "a folder for temporary files"
     try:
         place = tempfile.gettempdir()
@@ -92,5 +92,5 @@ def scratch_folder(purpose: str) -> Generator[Path]:
 
 
 def _first_line(error: Exception) -> str:
-    """First line of the message; torch appends advice about debugging."""
+    """First line of the message; torch appends debugging advice."""
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,8 +1,8 @@
 """Host memory of a trainer: glibc's allocator, and tensors in mapped files.
 
 The kernel keeps the bytes of a mapped tensor as cached pages of a file, outside this process's memory. On a CPU the device's memory and the
-host's are the same. There a state that is parked in host memory is cached by the kernel, which may reclaim it under pressure: first it
-writes a temporary file's pages to the disk. A memfd's pages could be reclaimed with swap space only. The temporary file has no name, so a
+host's are the same. There a state parked in host memory is cached by the kernel, which may reclaim it under pressure after
+writing a temporary file's pages to disk. A memfd's pages could be reclaimed only with swap space. The temporary file has no name, so a
 killed process leaves none behind.
 """
 
@@ -20,7 +20,7 @@ from torch import Tensor
 M_MMAP_THRESHOLD = -3
 LARGE_BYTES = 1024 * 1024
 WIDE = 512
-"""Minimum hidden size at which fresh pages are cheap: from here on they cost 2 % of a step, at 128 they cost 50 %."""
+"""Minimum hidden size at which fresh pages are cheap: from here they cost 2 % of a step, at 128 they cost 50 %."""
 
 log = structlog.get_logger()
 
@@ -29,14 +29,14 @@ MADV_DONTNEED = 4
 
 
 Range = tuple[int, int]
-"""First address, and the one after the last."""
+"""First address, and the address after the last."""
 
 
 def give_large_tensors_their_own_pages(width: int) -> None:
-    """Allocate each large tensor of a wide model with its own mmap, so that its memory is free once it is deleted.
+    """Allocate each large tensor of a wide model with its own mmap, so that its memory is returned once it is deleted.
 
-    By default glibc raises the bound to 32 MiB and cuts smaller tensors out of one heap, which fragments: at 1,024 tokens of a
-    0.6 B model in float32 the peak was 1.1 GiB higher. Applies to the whole process; without effect in other C libraries.
+    By default glibc raises the threshold to 32 MiB and cuts smaller tensors out of one heap, which fragments: at 1,024 tokens of a
+    0.6 B model in float32 the peak was 1.1 GiB higher. Applies to the whole process; no effect with other C libraries.
     """
     if width < WIDE:
         return
@@ -47,7 +47,7 @@ def give_large_tensors_their_own_pages(width: int) -> None:
 
 
 def return_freed_memory() -> None:
-    """Return what the process has freed to the system. Without effect in other C libraries."""
+    """Return the process's freed memory to the system. No effect with other C libraries."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError) as error:
@@ -55,11 +55,11 @@ def return_freed_memory() -> None:
 
 
 def paged_out(groups: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-    """Equal CPU tensors in mapped files, none of whose pages are in this process's memory; a page is mapped again when it is read.
+    """Equal CPU tensors in mapped files, with no page in this process's memory; reading a page maps it again.
 
     Tensors that are in mapped files already, unchanged, stay there (safetensors of a base model do). The others' bytes are written to an
-    unlinked temporary file for each group, each storage at a page's start. Tensors of a group that shared a storage share it again.
-    Raises: OSError when a file cannot be written or mapped.
+    unlinked temporary file per group, each storage page-aligned. Tensors of a group that shared a storage still share it.
+    Raises: OSError if a file cannot be written or mapped.
     """
     clean = _clean_file_ranges()
     return [_paged_out(tensors, clean) for tensors in groups]
@@ -76,7 +76,7 @@ def _paged_out(tensors: Sequence[Tensor], clean: Sequence[Range]) -> list[Tensor
 
 
 def moved(tensor: Tensor, storages: Mapping[int, torch.UntypedStorage]) -> Tensor:
-    """The tensor in the storage that replaces its own, by address; itself where none does."""
+    """The tensor on the storage that replaces its own (by address); the tensor itself if none does."""
     found = storages.get(tensor.untyped_storage().data_ptr())
     if found is None:
         return tensor
@@ -84,12 +84,12 @@ def moved(tensor: Tensor, storages: Mapping[int, torch.UntypedStorage]) -> Tenso
 
 
 def bytes_of(storage: torch.UntypedStorage) -> Tensor:
-    """Shape (size in bytes,) uint8."""
+    """The storage's bytes as a tensor of shape (size in bytes,) uint8."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (storage.nbytes(),), (1,))
 
 
 def _mapped(storages: Mapping[int, torch.UntypedStorage]) -> dict[int, torch.UntypedStorage]:
-    """Copies in a mapped file, by the address of the original."""
+    """Copies of the storages in one mapped file, by the address of the original."""
     starts, end = dict[int, int](), 0
     for address, storage in storages.items():
         starts[address] = end
@@ -106,7 +106,7 @@ def _mapped(storages: Mapping[int, torch.UntypedStorage]) -> dict[int, torch.Unt
 
 
 def _write(descriptor: int, content: memoryview, start: int) -> None:
-    """Write all of `content`; one call writes 2 GiB at most."""
+    """Write all of `content`; a single call writes at most 2 GiB."""
     done = 0
     while done < len(content):
         done += os.pwrite(descriptor, content[done:], start + done)
@@ -119,10 +119,10 @@ def _release_pages(address: int, size: int) -> None:
 
 
 def _clean_file_ranges() -> list[Range]:
-    """Addresses of mapped files of which this process has changed no page: a changed page exists in its memory alone."""
+    """Address ranges of mapped files without pages changed by this process: a changed page exists only in its memory."""
     found, current = list[Range](), None
     for line in Path("/proc/self/smaps").read_text().splitlines():
-        if line[0].islower() or line[0].isdigit():  # the header of a mapping; the names of its figures begin with a capital
+        if line[0].islower() or line[0].isdigit():  # header of a mapping; names of its fields are capitalized
             addresses, _, _, _, inode, *_ = line.split()
             first, _, end = addresses.partition("-")
             current = (int(first, 16), int(end, 16)) if inode != "0" else None

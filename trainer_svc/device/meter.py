@@ -9,25 +9,25 @@ from dataclasses import dataclass
 from common.accelerators.executors import Function, WorkDone
 
 SMOOTHING = 0.3
-"""Weight of the newest operation in the expected seconds a token."""
+"""Weight of the newest operation in the expected seconds per token."""
 OVERRUN = 0.1
-"""Share of its time so far that an operation is expected to take longer, at least. A drain's limit is ten times what is expected."""
+"""Minimum expected remaining time of an operation, as a fraction of its time so far. A drain's limit is ten times the expected time."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """Tokens that an operation passes through the model, by function; each counts as often as it passes."""
+    """Tokens that an operation passes through the model, by function, counted once per pass."""
 
     train: int = 0
     score: int = 0
-    """Of passes without a gradient. A canary's few count as none."""
+    """Tokens of passes without a gradient. A canary's few tokens are ignored."""
 
     def __add__(self, other: "Planned") -> "Planned":
         return Planned(self.train + other.train, self.score + other.score)
 
 
 class ServiceMeter:
-    """Counts in the learner's thread, read in any. What runs is counted up to the moment of reading."""
+    """Service time by task and function. Counted in the learner's thread, read from any; includes the running operation up to the read."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -37,19 +37,21 @@ class ServiceMeter:
         self._is_scoring = False
         self._began_s = self._counted_s = 0.0
         self._scored_s = 0.0
-        """Of the operation in progress, those of passes without a gradient."""
+        """Seconds of the operation in progress spent in passes without a gradient."""
         self._by_task = dict[str, float]()
         self._busy_s = self._score_s = 0.0
         self._pieces = 0
         self._planned = Planned()
-        """Of the operation in progress."""
+        """Tokens of the operation in progress."""
         self._token_s: dict[Function, float] = {}
-        """Expected seconds a token; of a function that was never measured, none."""
+        """Expected seconds per token, by function; absent for functions never measured."""
 
     @contextmanager
     def computing(self, tokens: Mapping[str, int], planned: Planned | None = None, *, pieces: int = 0) -> Generator[None]:
-        """Context of one operation for these tasks, which share its time by their tokens. `planned`: None for one training pass over them.
-        `pieces`: steps that end with it."""
+        """Context of one operation for these tasks, which share its time by their tokens.
+
+        `planned`: None for one training pass over the tokens. `pieces`: number of steps that end with the operation.
+        """
         total = sum(tokens.values())
         with self._lock:
             self._began_s = self._counted_s = self._now_s()
@@ -69,7 +71,7 @@ class ServiceMeter:
 
     @contextmanager
     def scoring(self) -> Generator[None]:
-        """Context, within that of an operation, of passes without a gradient."""
+        """Context, within that of an operation, for passes without a gradient."""
         self._turn(True)
         try:
             yield
@@ -77,7 +79,7 @@ class ServiceMeter:
             self._turn(False)
 
     def taken(self) -> WorkDone:
-        """What was done since the last call. A task's rest below a millisecond is kept for the next."""
+        """Work done since the last call. Fractions of a millisecond are carried over per task."""
         with self._lock:
             if self._shares:
                 self._count()
@@ -89,21 +91,21 @@ class ServiceMeter:
 
     @property
     def running(self) -> Function | None:
-        """Function that is computed now; None while no operation is in progress."""
+        """Function computed now; None if no operation is in progress."""
         if not self._shares:
             return None
         return Function.SCORE if self._is_scoring else Function.TRAIN
 
     @property
     def operations(self) -> int:
-        """Tasks' operations in progress; those of a shared step are several."""
+        """Number of tasks in the operation in progress; a shared step counts once per task."""
         return len(self._shares)
 
     @property
     def left_s(self) -> float | None:
-        """Expected seconds until the operation in progress ends, by its tokens; None where there is none, or no step has ended before.
+        """Expected seconds until the operation in progress ends, by its tokens; None if there is none, or no step has ended yet.
 
-        Before any was scored, a pass without a gradient is expected to take as long as one with it.
+        Before any scoring was measured, a pass without a gradient is expected to take as long as one with it.
         """
         with self._lock:
             train_s = self._token_s.get(Function.TRAIN)

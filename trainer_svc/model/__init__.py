@@ -1,7 +1,7 @@
 """The frozen base model with adapters: log-probabilities of packed batches under one adapter or several together.
 
 policy.py          the base model on one device, with an adapter's parameters put in
-weights.py         its tensors out of the memory of the device, and back
+weights.py         moves its tensors off the device, and back
 lora.py            adapters inside the model's layers
 batched_lora.py    several adapters in one forward pass
 adapter.py         an adapter as one vector and as files

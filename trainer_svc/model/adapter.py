@@ -1,4 +1,4 @@
-"""The door to PEFT: an adapter's layout, its initial weights, and the folder that vLLM and plain PEFT load."""
+"""Interface to PEFT: an adapter's layout, its initial weights, and the folder that vLLM and plain PEFT load."""
 
 import json
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 KEY_PREFIX = "base_model.model."
 NEUTRAL_BASE = "base"
-"""Name in the folder of a base model without a repository: it must not depend on where this machine keeps its models."""
+"""Base model name in the folder if the model has no repository: it must not depend on this machine's paths."""
 
 
 def initial_adapter(lora: Lora, seed: int, layers: Mapping[str, LoraLinear]) -> tuple[Layout, Tensor]:
-    """Adapter of version 0, as PEFT makes it after `torch.manual_seed(seed)`: A random, B zero. float32, on the CPU.
+    """Adapter of version 0, as PEFT initializes it after `torch.manual_seed(seed)`: A random, B zero. float32, on the CPU.
 
-    Raises: Reject when the base model has none of the modules that the task names.
+    Raises: Reject if the base model has none of the modules that the task names.
     """
     stand_in = _stand_in(layers)
     config = _config(lora.rank, lora.alpha, list(lora.targets), rank_stabilized=lora.rank_stabilized)
@@ -50,7 +50,7 @@ def write_adapter(folder: Path, layout: Layout, vector: Tensor, dtype: torch.dty
     `dtype` is the base model's, so that the engine serves the precision that was trained.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    # No field that has PEFT's default: each version adds some, and earlier ones refuse a name that they do not know.
+    # Fields with PEFT's default are omitted: each PEFT version adds some, and earlier ones refuse unknown fields.
     fields = {
         "base_model_name_or_path": base.name if base else NEUTRAL_BASE,
         **({"revision": base.commit} if base else {}),
@@ -71,7 +71,7 @@ def write_adapter(folder: Path, layout: Layout, vector: Tensor, dtype: torch.dty
 
 
 def read_adapter(folder: Path, layout: Layout) -> Tensor:
-    """Vector in a PEFT folder. float32, on the CPU. Raises: Reject when it has another layout, or is missing."""
+    """Adapter vector from a PEFT folder. float32, on the CPU. Raises: Reject if it has another layout, or is missing."""
     try:
         weights = load_file(folder / WEIGHTS_FILE)
     except FileNotFoundError:
@@ -82,8 +82,8 @@ def read_adapter(folder: Path, layout: Layout) -> Tensor:
 def write_merged(model: str, adapter: Path, folder: Path) -> list[str]:
     """Write the base model with the adapter merged into its weights, in the base model's precision, and its tokenizer.
 
-    Returns the settings of the model's generation that were left out, since transformers writes none that contradict each other.
-    Raises: Reject when model or adapter cannot be loaded.
+    Returns the names of generation settings that were omitted, because transformers does not write contradicting ones.
+    Raises: Reject if model or adapter cannot be loaded.
     """
     try:
         base = AutoModelForCausalLM.from_pretrained(model, dtype="auto")
@@ -92,13 +92,13 @@ def write_merged(model: str, adapter: Path, folder: Path) -> list[str]:
         raise Reject(f"adapter {adapter} cannot be merged into '{model}': {error}") from None
     merged.generation_config, dropped = _writable(merged.generation_config)
     merged.save_pretrained(folder)
-    with suppress(OSError):  # a base model may have none
+    with suppress(OSError):  # a base model may have no tokenizer
         AutoTokenizer.from_pretrained(model).save_pretrained(folder)
     return dropped
 
 
 def _writable(given: GenerationConfig) -> tuple[GenerationConfig, list[str]]:
-    """`given` without the settings that are invalid beside those before them, and the names of these."""
+    """`given` without settings that are invalid in combination with earlier ones, and the names of the omitted settings."""
     kept, dropped = GenerationConfig(), list[str]()
     for name, value in given.to_diff_dict().items():
         before = getattr(kept, name, None)
@@ -124,12 +124,12 @@ def _config(rank: int, alpha: float, targets: list[str], *, rank_stabilized: boo
 
 
 def _number(alpha: float) -> int:
-    """Alpha for PEFT, whose annotation says int but which accepts fractions."""
+    """Alpha for PEFT, which is annotated as int but accepts fractions."""
     return int(alpha) if alpha == int(alpha) else alpha  # pyright: ignore[reportReturnType]
 
 
 def _stand_in(layers: Mapping[str, LoraLinear]) -> nn.Module:
-    """Linear layers with the base model's names and shapes, without memory, for PEFT to change instead of the base model."""
+    """Linear layers with the base model's names and shapes, without memory, for PEFT to modify in place of the base model."""
     root = nn.Module()
     for name, layer in layers.items():
         parent = root

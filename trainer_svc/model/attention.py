@@ -1,8 +1,8 @@
-"""The door to transformers' attention: rows with branches attend span by span (`attention_plan.py`), all others as in `sdpa`.
+"""Interface to transformers' attention: rows with branches attend span by span (`attention_plan.py`), all others as in `sdpa`.
 
 Models look up their attention by name. `BRANCHING` is `sdpa`, unless a forward has `spans`, which models normally pass down
-unchanged. The policy detects models that do not, or whose layers are of another kind, by comparison with their own logits;
-it then computes every trajectory in a separate row.
+unchanged. By comparison with the model's own logits the policy detects models that do not pass it, or whose layers are of another kind,
+and then computes every trajectory in a separate row.
 """
 
 from collections.abc import Callable, Sequence
@@ -61,7 +61,7 @@ def attention(
     spans: AttentionCalls | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Shapes: query, key, value (B, heads, T, D) → (B, T, heads, D). Options are sdpa's."""
+    """Attention of one layer. Shapes: query, key, value (B, heads, T, D) → (B, T, heads, D). Options are sdpa's."""
     if spans is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     flat = [given.transpose(1, 2).flatten(0, 1) for given in (query, key, value)]
@@ -82,7 +82,7 @@ def _taken(given_N_H_D: Tensor, index_S_L: Tensor) -> Tensor:
 
 
 def visible(packed: Packed, block: Block) -> NDArray[np.bool_]:
-    """Whether a query sees a key: of its own branch or the prefix, and not later. Shapes: → (S, Q, K) bool."""
+    """Whether a query may attend to a key: of its own branch or the prefix, and not later. Shapes: → (S, Q, K) bool."""
     position, branch = packed.positions_B_T.ravel(), packed.branch_B_T.ravel()
     queries_S_Q_1, keys_S_1_K = block.queries_S_Q[:, :, None], block.keys_S_K[:, None, :]
     is_key_S_1_K = np.arange(block.keys_S_K.shape[1]) < block.keys_S[:, None, None]
@@ -91,7 +91,7 @@ def visible(packed: Packed, block: Block) -> NDArray[np.bool_]:
 
 
 def _mask(visible_S_Q_K: Tensor, dtype: torch.dtype) -> Tensor:
-    """Additive mask, made once instead of from a boolean one in every layer. Shapes: (S, Q, K) → (S, 1, Q, K)."""
+    """Additive mask, built once here, not from a boolean mask in every layer. Shapes: (S, Q, K) → (S, 1, Q, K)."""
     mask = torch.zeros(visible_S_Q_K.shape, dtype=dtype, device=visible_S_Q_K.device)
     return mask.masked_fill_(~visible_S_Q_K, float("-inf"))[:, None]
 

@@ -1,7 +1,7 @@
 """Attention plan: spans of tokens of rows with branches that attend together. Pure.
 
-Attention over a whole row would mask out nearly all its pairs. So a row is cut into spans: the prefix, with plain causal
-attention, and the branches, one or a few a span, each attending to the prefix and itself. Spans of similar size make a
+Attention over a whole row would mask out nearly all its pairs. A row is therefore cut into spans: the prefix, with plain causal
+attention, and the branches, one or a few per span, each attending to the prefix and itself. Spans of similar size form a
 block, which is one call. Every token is in one span's queries.
 """
 
@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_PADDING_RATIO = 4
-"""Maximum ratio of a span's padded to its own pairs of query and key; beyond it the span begins a new block."""
+"""Maximum ratio of a span's padded to its own query-key pairs; beyond it the span starts a new block."""
 SMALL_PAIRS = 4096
-"""Maximum padded pairs of a span that joins its block regardless of padding: another call would cost more."""
+"""Maximum padded query-key pairs of a span that joins its block regardless of padding: another call would cost more."""
 KEYS_PER_TOKEN = 8
-"""Keys that are copied and kept for the backward pass at the cost of one token."""
+"""Number of keys whose copy for the backward pass costs as much as computing one token."""
 UNUSED = -1
 
 
 @dataclass(frozen=True, eq=False)
 class Span:
-    """Tokens, by their flat indices (row · T + column). A prefix's queries are its keys."""
+    """Tokens by their flat indices (row · T + column). A prefix's queries are its keys."""
 
     queries_Q: NDArray[np.int64]
     keys_K: NDArray[np.int64]
@@ -30,9 +30,9 @@ class Span:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """S spans in one call, padded with their first token; `keys_S`: real keys of each.
+    """S spans in one call, padded with their first token; `keys_S`: number of real keys of each.
 
-    `causal`: each token attends to all up to itself. Otherwise position and branch decide (`attention.visible`).
+    `causal`: each token attends to all tokens up to itself. Otherwise position and branch decide (`attention.visible`).
     """
 
     queries_S_Q: NDArray[np.int64]
@@ -45,12 +45,14 @@ class Block:
 class Spans:
     blocks: tuple[Block, ...]
     result_index_N: NDArray[np.int64]
-    """Index (B · T,) of each token's result in the flat results of all blocks. Unused columns have that of their row's first
-    token: another row may be another task's, whose non-finite values would leak in."""
+    """Index (B · T,) of each token's result in the flat results of all blocks.
+
+    Unused columns have the index of their row's first token: another row may be another task's, whose non-finite values would leak in.
+    """
 
 
 def spans_of(prefixes: Sequence[Span], branches: Iterable[Span], *, columns: int) -> Spans:
-    """Plan for `prefixes`, one a row in the rows' order, and their branches; `columns` is T."""
+    """Plan for `prefixes`, one per row in the rows' order, and their branches; `columns` is T."""
     found = [(spans, True) for spans in _blocks(prefixes)] + [(spans, False) for spans in _blocks(branches)]
     result_index_B_T, start = np.full((len(prefixes), columns), UNUSED, np.int64), 0
     result_index_N = result_index_B_T.reshape(-1)
@@ -64,7 +66,7 @@ def spans_of(prefixes: Sequence[Span], branches: Iterable[Span], *, columns: int
 
 
 def branches_per_span(branches: list[int], prefix: int, width: int) -> int:
-    """Cheapest number of branches a span, given their tokens. `width`: the model's hidden size, as in `pair_tokens`."""
+    """Cheapest number of branches per span, given their tokens. `width`: the model's hidden size, as in `pair_tokens`."""
 
     def cost(members: int) -> float:
         queries = [sum(branches[start : start + members]) for start in range(0, len(branches), members)]
@@ -74,8 +76,8 @@ def branches_per_span(branches: list[int], prefix: int, width: int) -> int:
 
 
 def pair_tokens(pairs: int, width: int) -> float:
-    """Cost of pairs of query and key, in tokens. A usual layer's matrices take 24·width² operations a token and attention
-    4·width a pair, the latter at about a third of the speed: 2·width pairs cost as much as a token."""
+    """Cost of query-key pairs, in tokens. A typical layer's matrices take 24·width² operations per token and attention
+    4·width per pair, at about a third of the speed: 2·width pairs cost as much as a token."""
     return pairs / (2 * width)
 
 

@@ -21,14 +21,14 @@ from torch.nn import functional
 from trainer_svc.model.lora import Layout, LoraModule, Product, single_product
 
 RANK_MULTIPLE = 8
-"""Multiple that ranks are padded to: `grouped_mm` needs rows of a multiple of 16 bytes on a GPU."""
+"""Multiple to which ranks are padded: `grouped_mm` needs rows of a multiple of 16 bytes on a GPU."""
 MAX_CACHED_INDICES = 8
-"""Maximum cached indices of padded adapters, each twice its adapter in float32: 0.7 GB for rank 32 of an 8 B model."""
+"""Maximum cached indices of padded adapters, each twice the size of its adapter in float32: 0.7 GB for rank 32 of an 8 B model."""
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """An adapter and its number of tokens, which follow those of the parts before. `vector` is in the precision to compute in."""
+    """An adapter and its number of tokens, which follow the tokens of earlier parts. `vector` is in the precision of the computation."""
 
     tokens: int
     layout: Layout
@@ -36,11 +36,11 @@ class Part:
 
 
 ProductBuilder = Callable[[Sequence[Part]], dict[str, Product]]
-"""Function that makes each changed layer's product for these parts, by the layer's name."""
+"""Function that builds the product of each changed layer for these parts, by layer name."""
 
 
 def builder_on(device: torch.device) -> ProductBuilder:
-    """Faster implementation on the device."""
+    """Faster implementation on this device."""
     return by_grouped_mm if device.type == "cuda" else by_loop
 
 
@@ -51,7 +51,7 @@ def by_one(parts: Sequence[Part]) -> dict[str, Product]:
 
 
 def by_loop(parts: Sequence[Part]) -> dict[str, Product]:
-    """Products that loop over the parts in each layer."""
+    """Products that loop over the parts in each layer, by layer name."""
     ends = list(accumulate(part.tokens for part in parts))
     pairs = [part.layout.views(part.vector) for part in parts]
     found: dict[str, Product] = {}
@@ -63,7 +63,7 @@ def by_loop(parts: Sequence[Part]) -> dict[str, Product]:
 
 
 def by_grouped_mm(parts: Sequence[Part]) -> dict[str, Product]:
-    """Products of all parts together; every rank is padded with zeros to the largest, also where a part has no adapter.
+    """Products of all parts together, by layer name; every rank is padded with zeros to the largest, also for parts without an adapter.
 
     The adapters are padded once for the whole model, with two operations each.
     """
@@ -114,7 +114,8 @@ def _padded(part: Part, modules: tuple[LoraModule, ...], rank: int) -> Tensor:
 
 @lru_cache(maxsize=MAX_CACHED_INDICES)
 def _padded_index(own_rank: int, own: tuple[LoraModule, ...], modules: tuple[LoraModule, ...], rank: int) -> Tensor:
-    """Index of each element of a vector of `own` modules in the padded one: for each of `modules` A (rank, inputs), B (outputs, rank)."""
+    """Index in the padded vector of each element of a vector of `own` modules. Padded: for each of `modules` A (rank, inputs), B (outputs,
+    rank)."""
     start = dict(zip(modules, accumulate([0, *(rank * (module.inputs + module.outputs) for module in modules)]), strict=False))
     found: list[Tensor] = []
     for module in own:
@@ -127,8 +128,8 @@ def _padded_index(own_rank: int, own: tuple[LoraModule, ...], modules: tuple[Lor
 class _LoopProduct(torch.autograd.Function):
     """xWᵀ + bias, plus s·(xAᵀ)Bᵀ for each of the given ranges of rows with its own A, B and s.
 
-    Shapes: x (N, inputs); W (outputs, inputs), frozen; then A (rank, inputs) and B (outputs, rank) of each range. The rank
-    is first, as in `lora.py`.
+    Shapes: x (N, inputs); W (outputs, inputs), frozen; then A (rank, inputs) and B (outputs, rank) of each range. Intermediates have the
+    rank first, as in `lora.py`.
     """
 
     @staticmethod
@@ -162,7 +163,7 @@ class _LoopProduct(torch.autograd.Function):
 class _GroupedMmProduct(torch.autograd.Function):
     """`_LoopProduct` with `torch.nn.functional.grouped_mm`.
 
-    Shapes: x (N, inputs); W (outputs, inputs), frozen; `offsets_G` int32, where each part's rows of x end; `scaling_N_1`.
+    Shapes: x (N, inputs); W (outputs, inputs), frozen; `offsets_G` int32, ends of the parts' rows of x; `scaling_N_1`.
     """
 
     @staticmethod

@@ -1,9 +1,9 @@
 """Chunked output layer: log-probabilities and entropies of sampled tokens, without the logits of a whole micro-batch.
 
 liger-kernel's fused losses support only its own objectives, or one temperature without entropy, and only GPUs. Here rows of
-tasks with different temperatures and objectives are batched, so the module returns a value for each token.
+tasks with different temperatures and objectives are batched, so the module returns a value per token.
 
-The layer's products are in the base model's precision, or in float32 whatever that is: a bfloat16 logit between 8 and 16 is rounded to
+Products are in the base model's precision, or always in float32: a bfloat16 logit between 8 and 16 is rounded to
 a sixteenth, and sampler and trainer round differently. Source: MiniMax-M1, arXiv 2506.13585; ScaleRL, arXiv 2510.13786.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from common.pools.memory import LOGITS_CHUNK_ELEMENTS
 
 PART_ROWS = 8192
-"""Rows of the weight that are copied to float32 at a time: 128 MiB with a hidden size of 4,096."""
+"""Rows of the weight converted to float32 at a time: 128 MiB with a hidden size of 4,096."""
 
 
 def sampled_logprobs(
@@ -30,7 +30,7 @@ def sampled_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """log softmax(hWᵀ / temperature)[target] and the entropy, for a frozen W; at most `chunk_elements` logits exist at a time.
 
-    Shapes: both (N,) float32. The entropy carries a gradient only with `entropy_gradient`. `float32`: products are in float32.
+    Shapes: both (N,) float32. The entropy carries a gradient only with `entropy_gradient`. `float32`: compute products in float32.
     """
     head = _Float32Head(head_V_H) if float32 and head_V_H.dtype != torch.float32 else _Head(head_V_H)
     return _SampledLogprobs.apply(hidden_N_H, head, target_N, temperatures_N, entropy_gradient, chunk_elements)
@@ -47,14 +47,15 @@ class _Head:
         return (hidden_N_H @ self.weight_V_H.t()).float()
 
     def pulled(self, slope_N_V: Tensor) -> Tensor:
-        """A slope by logits as one by hidden states. Shapes: (N, V) float32 → (N, H)."""
+        """Gradient by hidden states from the gradient by logits. Shapes: (N, V) float32 → (N, H)."""
         return slope_N_V.to(self.weight_V_H.dtype) @ self.weight_V_H
 
     def slope(self, softmax_N_V: Tensor, logprobs_N: Tensor, target_N: Tensor) -> Tensor:
-        """(onehot(target) − softmax)·W. Overwrites `softmax_N_V`. Shapes: (N, V), (N,), (N,) → (N, H).
+        """Gradient of the log-probability by hidden states, (onehot(target) − softmax)·W. Overwrites `softmax_N_V`.
 
-        In bfloat16 the target's 1 − p is taken before rounding, as W[target] − softmax·W would lose it for a confident token. In
-        float32 that order has no smaller error, and the digests of recorded steps depend on it.
+        Shapes: (N, V), (N,), (N,) → (N, H). In bfloat16 the target's 1 − p is computed before rounding, because W[target] − softmax·W would
+        lose
+        it for a confident token. In float32 that order is no more accurate, and the digests of recorded steps depend on the current one.
         """
         if self.weight_V_H.dtype == torch.float32:
             return self.weight_V_H.index_select(0, target_N) - softmax_N_V @ self.weight_V_H
@@ -63,10 +64,10 @@ class _Head:
 
 
 class _Float32Head(_Head):
-    """The same with float32 products of a narrower weight, of which only a part has a float32 copy at any time."""
+    """`_Head` with float32 products of a narrower weight, of which only a part is converted to float32 at any time."""
 
     def logits(self, hidden_N_H: Tensor) -> Tensor:
-        if hidden_N_H.is_cuda:  # sums in float32, as vLLM's engine does there
+        if hidden_N_H.is_cuda:  # accumulates in float32, as vLLM's engine does
             return torch.mm(hidden_N_H, self.weight_V_H.t(), out_dtype=torch.float32)
         return torch.cat([hidden_N_H.float() @ part.float().t() for part in self._parts()], dim=1)
 
@@ -118,7 +119,7 @@ class _SampledLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_logprobs_N: Tensor, grad_entropy_N: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         temperatures_N, slope_N_H, *entropy_slope = ctx.saved_tensors
-        # In float32, whatever the slopes' precision: the gradient is rounded once, at the end.
+        # In float32, regardless of the slopes' precision: the gradient is rounded once, at the end.
         gradient_N_H = grad_logprobs_N[:, None] * (slope_N_H / temperatures_N[:, None])
         for entropy_slope_N_H in entropy_slope:
             gradient_N_H.sub_(grad_entropy_N[:, None] * (entropy_slope_N_H / temperatures_N[:, None]))

@@ -1,10 +1,11 @@
-"""Layers of the base model that compute otherwise than theirs: recomputed decoder layers, and a selective last MLP.
+"""Layers of the base model with a changed computation: recomputed decoder layers, and a selective last MLP.
 
-Activation checkpointing: a decoder layer keeps its input alone, and the backward pass recomputes the rest of it. It must then see what the
-first computation saw, above all the adapters, which are attached to the model only while it computes (`lora.attached`). So a forward gives
-each layer a context that restores this, for the layer to enter again in the backward pass. The same operations on the same inputs give the
-same bits on a CPU. Recomputed are the first layers of a model, whose backward pass comes last: each in turn has the memory that the last
-layers, which keep everything, have left. So the very last layer is never recomputed.
+Activation checkpointing: a decoder layer keeps only its input, and the backward pass recomputes the rest. The recomputation must see the
+same state as the first, above all the adapters, which are attached to the model only during a forward (`lora.attached`). A forward
+therefore gives each layer a context that restores this state, which the layer enters in the backward pass. The same operations on the same
+inputs give the same bits on a CPU. Only a model's first layers are recomputed: their backward pass comes last, when the last layers, which
+keep everything, have freed their memory. The very last layer is never recomputed.
+
 Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174.
 
 The last layer's MLP is computed for scored positions only, because no later layer mixes tokens.
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 Computing = Callable[[], AbstractContextManager[None]]
-"""Maker of the context that a forward computes in; a context is entered once."""
+"""Factory of the context in which a forward computes; each context is entered once."""
 
 
 class Recomputation:
@@ -34,7 +35,7 @@ class Recomputation:
 
     @contextmanager
     def within(self, computing: Computing) -> Generator[None]:
-        """Context of a forward whose layers, when they are recomputed later, enter `computing()`."""
+        """Context of a forward whose layers enter `computing()` when they are recomputed."""
         self._computing = computing
         try:
             yield
@@ -42,12 +43,12 @@ class Recomputation:
             self._computing = nullcontext
 
     def contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """Contexts of a layer's first computation, which runs in the forward's own, and of its second."""
+        """Contexts of a layer's first computation, which runs in the forward's context, and of its recomputation."""
         return nullcontext(), self._computing()
 
 
 class RecomputedLayer(nn.Module):
-    """Decoder layer that keeps its input only, where autograd records; it has the attributes of the layer that it wraps."""
+    """Decoder layer that keeps only its input if autograd records; exposes the attributes of the wrapped layer."""
 
     def __init__(self, inner: nn.Module, contexts: Callable[[], tuple[Any, Any]]) -> None:
         super().__init__()
@@ -57,7 +58,7 @@ class RecomputedLayer(nn.Module):
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
-        except AttributeError:  # a model may ask a layer for its kind of attention
+        except AttributeError:  # a model may read a layer's kind of attention
             return getattr(super().__getattr__("inner"), name)
 
     def forward(self, *given: Any, **options: Any) -> Any:
@@ -67,7 +68,7 @@ class RecomputedLayer(nn.Module):
 
 
 def decoder_layers(model: nn.Module, linear_names: Iterable[str]) -> nn.ModuleList | None:
-    """The model's list of layers, which hold its linear layers of these names; None if the model has no such list."""
+    """The model's list of decoder layers, which contain the linear layers `linear_names`; None if the model has no such list."""
     for name in linear_names:
         path = name.split(".")
         numbers = [place for place, part in enumerate(path) if part.isdigit()]
@@ -102,7 +103,7 @@ class SelectiveMLP(nn.Module):
 
 
 def select_in_last_mlp(model: nn.Module) -> tuple[SelectiveMLP, tuple[str, ...]] | None:
-    """Make the last layer's MLP a `SelectiveMLP`; returns it and the full names that its linear layers had.
+    """Make the last layer's MLP a `SelectiveMLP`; returns it and the original full names of its linear layers.
 
     None if the model's last `down_proj` is not in a child of the last of its list of layers. (An expert's is in the last of a
     list of experts, which is an MLP's child.)

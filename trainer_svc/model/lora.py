@@ -1,6 +1,6 @@
 """LoRA layers of the frozen base model, and an adapter as one flat vector.
 
-All parameters of an adapter are one float32 vector. So a task's masters, gradient and moments are four vectors: cloning,
+All parameters of an adapter are one float32 vector. A task's masters, gradient and moments are therefore four vectors: cloning,
 clipping, updating and storing are one operation each, and the model never holds a task's state.
 """
 
@@ -19,9 +19,9 @@ from transformers.pytorch_utils import Conv1D
 from common.errors import Fatal
 
 EXPERTS = "experts"
-"""Name that Transformers gives to the module with all experts of a layer, as a list or with fused weights."""
+"""Transformers' name for the module with all experts of a layer, as a list or with fused weights."""
 FUSED = ("qkv_proj", "gate_up_proj", "query_key_value", "c_attn", "W_pack", "Wqkv")
-"""Names of layers that compute several projections together, in place of those that `lora.targets` names."""
+"""Names of layers that compute several projections of `lora.targets` in one fused layer."""
 
 log = structlog.get_logger()
 
@@ -46,7 +46,10 @@ class Layout:
 
     @property
     def scaling(self) -> float:
-        """Source: LoRA, arXiv 2106.09685; with the root, so that large ranks learn as fast: rsLoRA, arXiv 2312.03732."""
+        """Scale of the adapter's product: alpha / rank, or alpha / √rank, with which large ranks learn as fast.
+
+        Source: LoRA, arXiv 2106.09685; rsLoRA, arXiv 2312.03732.
+        """
         return self.alpha / (math.sqrt(self.rank) if self.rank_stabilized else self.rank)
 
     @property
@@ -54,7 +57,7 @@ class Layout:
         return sum(self.rank * (module.inputs + module.outputs) for module in self.modules)
 
     def views(self, vector: Tensor) -> dict[str, "Pair"]:
-        """Matrices inside `vector`, by module; gradients flow back into the one vector."""
+        """Matrices as views of `vector`, by module; gradients flow back into the vector."""
         sizes = [self.rank * width for module in self.modules for width in (module.inputs, module.outputs)]
         parts = iter(vector.split(sizes))
         return {
@@ -73,11 +76,11 @@ class Pair:
 
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-"""Layer's product with adapters: x (N, inputs), a frozen weight and its bias → (N, outputs)."""
+"""A layer's product with adapters: x (N, inputs), frozen weight, bias → (N, outputs)."""
 
 
 class LoraLinear(nn.Linear):
-    """Frozen linear layer that shares the weight of the one it replaces and computes the attached product."""
+    """Frozen linear layer that shares the weight of the replaced one and computes the attached product."""
 
     def __init__(self, frozen: nn.Linear) -> None:
         super().__init__(frozen.in_features, frozen.out_features, bias=False, device="meta")
@@ -102,7 +105,7 @@ def single_product(pair: Pair) -> Product:
 
 
 class _LoraProduct(torch.autograd.Function):
-    """xWᵀ + bias + s·(xAᵀ)Bᵀ for a frozen W: as autograd computes it, with sums fused into the matrix products.
+    """xWᵀ + bias + s·(xAᵀ)Bᵀ for a frozen W: equals autograd's computation, with sums fused into the matrix products.
 
     Shapes: x (N, inputs), W (outputs, inputs), A (rank, inputs), B (outputs, rank). Intermediates have the rank first: on a
     CPU a product with eight rows costs a third to a sixth of one with eight columns.
@@ -126,10 +129,10 @@ class _LoraProduct(torch.autograd.Function):
 
 
 def adapt(model: nn.Module, targets: tuple[str, ...]) -> dict[str, LoraLinear]:
-    """Replace every linear layer of `model` whose own name is in `targets`; returns them by their full names, in order.
+    """Replace every linear layer of `model` whose own name is in `targets`; returns the replacements by full name, in order.
 
-    Raises: Fatal for a mixture of experts, whose weights are no linear layers, and for projections that are fused in one layer: an adapter
-    would silently leave them out. Other linear layers that are no targets are logged.
+    Raises: Fatal for a mixture of experts, whose weights are no linear layers, and for projections fused in one layer: an adapter
+    would silently exclude them. Other linear layers that are not targets are logged.
     """
     experts = next((name for name, _ in model.named_modules() if name.rpartition(".")[2] == EXPERTS), None)
     if experts is not None:
@@ -156,14 +159,14 @@ def adapt(model: nn.Module, targets: tuple[str, ...]) -> dict[str, LoraLinear]:
 
 
 def _linear_names(model: nn.Module) -> set[str]:
-    """Own names of the linear layers that repeat with the decoder's layers; the output layer is there once."""
+    """Own names of the linear layers that repeat in each decoder layer; excludes the output layer, which exists once."""
     names = [name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]
     return {name for name in names if names.count(name) > 1}
 
 
 @contextmanager
 def attached(layers: Mapping[str, LoraLinear], products: Mapping[str, Product]) -> Generator[None]:
-    """Context in which the model computes with `products`; on exit it is the base model."""
+    """Context in which the model computes with `products`; after it, the model is the base model again."""
     try:
         for name, product in products.items():
             layers[name].attached = product

@@ -1,4 +1,4 @@
-"""Memory that a trainer needs on its device: the base model's, known before it is loaded, and a step's, estimated."""
+"""Device memory that a trainer needs: the base model's, known before it is loaded, and a step's, estimated."""
 
 import json
 import sys
@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class MemoryNeeds:
-    """Sizes of one base model on one device, and the pool's bound of a micro-batch. `shape`: None for an unknown architecture."""
+    """Sizes of one base model on one device, and the pool's limit of a micro-batch. `shape`: None for an unknown architecture."""
 
     shape: ModelShape | None
     weights_bytes: int
@@ -47,9 +47,9 @@ class MemoryNeeds:
 
     @classmethod
     def of_folder(cls, pool: Pool, *, on_cpu: bool, budget: int | None = None) -> "MemoryNeeds":
-        """Estimate from the model's files, before it is loaded; 0 bytes where there are none. `budget`: bytes of a shared accelerator.
+        """Estimate from the model's files, before it is loaded; 0 bytes without files. `budget`: bytes of a shared accelerator.
 
-        Without one, it is without recomputation where checkpointing is `auto`: that is decided by the memory at the time of loading.
+        Without a `budget` and with checkpointing `auto` it assumes no recomputation, which is decided by the free memory at load time.
         """
         folder, precision = Path(pool.model), precision_on(pool.precision, cpu=on_cpu)
         try:
@@ -62,7 +62,7 @@ class MemoryNeeds:
         return cls(shape, weights_bytes, precision, on_cpu, pool.train_tokens, recomputed=recomputed)
 
     def step(self, rank: int, tokens: int) -> MemoryEstimate | None:
-        """Estimate of a step of so many tokens; None for an unknown architecture."""
+        """Estimate of a step with this many tokens; None for an unknown architecture."""
         if self.shape is None:
             return None
         return train_memory(
@@ -76,17 +76,19 @@ class MemoryNeeds:
         )
 
     def awake_bytes(self, ranks: Sequence[int]) -> int:
-        """Weights and the largest step; the process's own memory, which no tier frees, is not counted. `ranks`: of known adapters."""
+        """Bytes of the weights and the largest step; excludes the process's own memory, which no tier frees. `ranks`: of known adapters."""
         estimate = self.step(max(ranks, default=Lora().rank), self.budget_tokens)
         return self.weights_bytes + (estimate.adapter + estimate.activations + estimate.temporaries if estimate else 0)
 
     def states_bytes(self, budget: int, max_rank: int) -> int:
-        """What a shared accelerator's budget leaves for states of tasks beside the largest step, which has its own task's state. More
-        states than these would keep the trainer from waking again."""
+        """Bytes of a shared accelerator's budget left for tasks' states beside the largest step, which includes its own task's state.
+
+        With more states the trainer could not wake again.
+        """
         return max(0, budget - self.awake_bytes([max_rank]))
 
     def advice(self, spec: TaskSpec, tokens: int | None = None) -> str:
-        """Estimated memory of a step of so many tokens, and the setting to lower."""
+        """Estimated memory of a step with this many tokens, and the setting to lower."""
         advice = f"lower train_tokens of the pool, which is {self.budget_tokens}, or the task's lora.rank, which is {spec.lora.rank}"
         if not self.recomputed:
             advice += ", or set checkpointing of the pool to 'on'"
@@ -95,7 +97,7 @@ class MemoryNeeds:
 
 
 def recompute_as_needed(policy: Policy, pool: Pool, budget: int | None) -> None:
-    """Let a policy recompute what its pool says. `budget`: bytes of a shared accelerator; None: the device is the trainer's own."""
+    """Set up the recomputation that the pool requires. `budget`: bytes of a shared accelerator; None: the device is exclusive."""
     on_cpu = policy.device.type == "cpu"
     limit = _available_bytes(policy.device, pool.gpu_memory_share) if budget is None else total_within(budget, on_cpu=on_cpu)
     if layers := recomputed_layers(pool, policy.shape, limit, on_cpu=on_cpu):
@@ -104,7 +106,7 @@ def recompute_as_needed(policy: Policy, pool: Pool, budget: int | None) -> None:
 
 
 def _available_bytes(device: torch.device, engine_share: float) -> int:
-    """Memory that this process may use: a GPU's without the engine's share, and no more than is free; on a CPU the machine's."""
+    """Bytes that this process may use: a GPU's without the engine's share, at most what is free; on a CPU the machine's."""
     if device.type == "cpu":
         return machine_bytes()
     free, total = torch.cuda.mem_get_info(device)

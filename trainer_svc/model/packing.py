@@ -7,8 +7,7 @@ The attempts of a group begin with the same prompt. A row holds that prompt once
     position    0 1 2 3  4 5 6  4 5  4 5 6 7
 
 A token attends to earlier tokens of branch 0 and of its own branch (`attention_plan.py`), exactly as in a row of its own.
-An attempt's last sampled token is only predicted, so neither it nor tokens after it are computed.
-
+An attempt's last sampled token is only predicted, so neither it nor later tokens are computed.
 A micro-batch may have rows of several tasks. Each task's rows, and its tokens, are contiguous: a `Segment`.
 """
 
@@ -25,16 +24,16 @@ from trainer_svc.model.attention_plan import Span, Spans, branches_per_span, spa
 
 PAD = -1
 MIN_MICRO_BATCH_TOKENS = 1024
-"""Minimum padded tokens at which a new micro-batch costs less than the padding that it avoids."""
+"""Minimum padded tokens of a micro-batch before another costs less than the padding that it avoids."""
 MAX_PADDING = 0.15
-"""Maximum share of padding in a row; beyond it a new micro-batch begins."""
+"""Maximum share of padding in a row; beyond it a new micro-batch starts."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One trajectory with its advantage and weight in the loss.
+    """One trajectory with its advantage and its weight in the loss.
 
-    Shapes: all arrays (T,); `ids_T` int32, `sampled_T` uint8, `logprobs_T` float32, the sampler's.
+    Shapes: all arrays (T,); `ids_T` int32, `sampled_T` uint8, `logprobs_T` float32, of the sampler.
     """
 
     ids_T: NDArray[np.int32]
@@ -42,23 +41,23 @@ class Sample:
     logprobs_T: NDArray[np.float32]
     advantage: float
     weight: float
-    """Weight of each of its sampled tokens in the loss."""
+    """Weight of each sampled token in the loss."""
     staleness: int = 0
 
     @cached_property
     def sampled_N(self) -> NDArray[np.int64]:
-        """Positions of its sampled tokens."""
+        """Positions of the sampled tokens."""
         return self.sampled_T.nonzero()[0]
 
     @cached_property
     def input_tokens(self) -> int:
-        """Tokens to compute: those before the last sampled one. 0 when nothing was sampled."""
+        """Number of tokens to compute: those before the last sampled token. 0 if nothing was sampled."""
         return int(self.sampled_N[-1]) if len(self.sampled_N) else 0
 
 
 @dataclass(frozen=True)
 class Row:
-    """Samples that share their first `prefix` tokens, none of them sampled; a single sample's prefix is all its tokens."""
+    """Samples that share their first `prefix` tokens, none of them sampled; the prefix of a single sample is all its tokens."""
 
     prefix: int
     samples: tuple[Sample, ...]
@@ -71,7 +70,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Segment:
-    """Ranges of rows and sampled tokens of one owner (an index into the packed lists) in a micro-batch."""
+    """Ranges of rows and of sampled tokens of one owner in a micro-batch. `owner`: index into the lists given to `pack`."""
 
     owner: int
     rows: slice
@@ -80,9 +79,9 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """One micro-batch as arrays. B rows, T columns, N sampled tokens, row by row and sample by sample.
+    """One micro-batch as arrays. B rows, T columns, N sampled tokens, ordered by row, then by sample.
 
-    `predictor_N` is the flat index (row · T + column) of the token before each sampled one, and it always is a real
+    `predictor_N` is the flat index (row · T + column) of the token before each sampled one, and is always a real
     token; `branch_B_T` is PAD in unused columns.
     """
 
@@ -95,18 +94,18 @@ class Packed:
     advantages_N: NDArray[np.float32]
     weights_N: NDArray[np.float32]
     sequence_N: NDArray[np.int64]
-    """Index of each sampled token's sample in the micro-batch."""
+    """Index in the micro-batch of each sampled token's sample."""
     staleness_N: NDArray[np.int16]
     segments: tuple[Segment, ...]
     """Segments in the order of rows; together they cover all rows."""
     spans: Spans | None
-    """Attention plan of rows with branches; None without branches, where plain causal attention suffices."""
+    """Attention plan of rows with branches; None if no row has any, for which plain causal attention suffices."""
 
 
 def pack(owners: Sequence_[Sequence_[Row]], *, budget_tokens: int) -> list[Packed]:
-    """Micro-batches of at most `budget_tokens` padded tokens (one row may exceed it alone), by descending row length.
+    """Micro-batches of at most `budget_tokens` padded tokens (a single row may exceed it), by descending row length.
 
-    Rows of all owners are mixed, as far as their lengths fit; each owner's keep their order.
+    Rows of all owners are mixed, as far as their lengths fit; each owner's rows keep their order.
     """
     rows = [(owner, row) for owner, owned in enumerate(owners) for row in owned]
     rows.sort(key=lambda item: item[1].tokens, reverse=True)
@@ -119,7 +118,7 @@ def pack(owners: Sequence_[Sequence_[Row]], *, budget_tokens: int) -> list[Packe
 
 
 def rows_of(groups: Sequence_[Sequence_[Sample]], *, budget_tokens: int, width: int, shared: bool = True) -> list[Row]:
-    """Rows of one owner's groups, by descending length; samples without a sampled token are left out.
+    """Rows of one owner's groups, by descending length; excludes samples without a sampled token.
 
     `width` is the model's hidden size, which sets the relative cost of attention. Without `shared` every sample has its own row.
     """
@@ -173,7 +172,7 @@ def common_prefix(samples: Sequence_[Sample]) -> int:
 
 
 def collate(owned: Sequence_[tuple[int, Row]]) -> Packed:
-    """Rows, each with its owner, as the arrays of one micro-batch: owner by owner, padded to the longest."""
+    """Arrays of one micro-batch from (owner, row) pairs: ordered by owner, padded to the longest row."""
     owned = sorted(owned, key=lambda item: item[0])
     rows = [row for _, row in owned]
     shape = (len(rows), max(row.tokens for row in rows))

@@ -1,7 +1,7 @@
-"""The door to torch and transformers: the frozen base model, which scores sampled tokens under adapters.
+"""Interface to torch and transformers: the frozen base model, which scores sampled tokens under adapters.
 
 It holds no task's state. Logits exist only at sampled positions and in chunks (`head.py`). While it is parked, its weights are in host
-memory or dropped (`weights.py`); it computes only after a canary agreed.
+memory or dropped (`weights.py`); after waking it computes only if its canary agrees.
 """
 
 import gc
@@ -39,7 +39,7 @@ CANARY_TOKENS = 24
 NO_ADAPTER = Layout(1, 1.0, ())
 CHECK_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2}
 WAKE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.02}
-"""Nats by which a canary may differ on a GPU from the same computation before; on a CPU it must be equal, bit for bit."""
+"""Maximum difference in nats of a canary on a GPU from the one before parking; on a CPU it must be equal bit for bit."""
 
 
 log = structlog.get_logger()
@@ -47,14 +47,14 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, eq=False)
 class Adapted:
-    """A task's adapter and temperature. `vector` is as `layout` describes: float32, on the policy's device."""
+    """A task's adapter and temperature. `vector` has the layout `layout`: float32, on the policy's device."""
 
     layout: Layout
     vector: Tensor
     temperature: float = 1.0
 
     def base(self) -> "Adapted":
-        """Base model at the same temperature."""
+        """The base model without an adapter, at the same temperature."""
         return Adapted(NO_ADAPTER, self.vector.new_zeros(0), self.temperature)
 
 
@@ -77,9 +77,9 @@ class Policy:
         float32_head: bool = False,
         read: Callable[[], PreTrainedModel] | None = None,
     ) -> None:
-        """Replaces linear layers of `model` in place. `float32_head`: logits are computed in float32. `read`: reads the same model again.
+        """Replaces linear layers of `model` in place. `float32_head`: compute logits in float32. `read`: reads the same model anew.
 
-        Raises: Fatal when its architecture is not supported.
+        Raises: Fatal if its architecture is not supported.
         """
         self._read = read
         self._model = model.to(device).eval().requires_grad_(False)  # pyright: ignore[reportArgumentType]  # stub knows only strings
@@ -100,7 +100,7 @@ class Policy:
         self.shares_prefixes = True
         self.batched_products = builder_on(device)
         self._recomputation: Recomputation | None = None
-        # Four axes: models then treat it as a finished mask and make none from the positions.
+        # Four dimensions: models then use it as a finished mask, and derive none from the positions.
         self._no_mask = torch.zeros(1, 1, 1, 1, dtype=self.dtype, device=device)
         self._check()
         self.canary_N = self._canary()
@@ -115,9 +115,9 @@ class Policy:
         head: Literal["model", "float32"] = "model",
         named: str = "",
     ) -> "Policy":
-        """Base model and output layer in the pool's precisions. `named`: the model as the pools file has it, for errors.
+        """Load the base model and output layer in the pool's precisions. `named`: the model's name in the pools file, for errors.
 
-        Raises: Fatal when it cannot be loaded.
+        Raises: Fatal if it cannot be loaded.
         """
         dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision_on(precision, cpu=device.type == "cpu")]
         read = partial(_read_model, folder_or_name, dtype, named or folder_or_name)
@@ -125,13 +125,13 @@ class Policy:
 
     @property
     def weights_bytes(self) -> int:
-        """Bytes of the base model's tensors, wherever they are."""
+        """Bytes of the base model's tensors, in whichever tier."""
         return self._weights.size_bytes
 
     def park(self, tier: Tier) -> None:
-        """Move the weights out of the device's memory, or drop them; one that is parked may only go deeper.
+        """Move the weights off the device, or drop them; a parked policy can only move to a deeper tier.
 
-        Where host memory's file cannot be written, they are dropped. Raises: ValueError for a tier that this policy cannot wake from.
+        If the file for host memory cannot be written, the weights are dropped. Raises: ValueError for a tier from which it cannot wake.
         """
         if tier not in (Tier.DEVICE, Tier.HOST, Tier.DISK) or (tier is Tier.DISK and self._read is None):
             raise ValueError(f"a policy cannot wake from tier '{tier}'")
@@ -157,9 +157,9 @@ class Policy:
             return Tier.DISK
 
     def wake(self) -> None:
-        """Weights on the device again, and their canary compared.
+        """Bring the weights back to the device, and compare their canary.
 
-        Raises: NoMemory, and the weights are where they were; WrongState, and they are dropped where they can be read again; Fatal.
+        Raises: NoMemory, and the weights stay where they were; StateMismatch, and the weights are dropped if they can be read anew; Fatal.
         """
         before, failed = self.tier, None
         try:
@@ -167,7 +167,7 @@ class Policy:
         except Exception as error:
             failed = classify_move_error(error, "the base model")
         if failed is not None:
-            gc.collect()  # frames of the failed reading hold each other, and what was read so far
+            gc.collect()  # frames of the failed read form cycles that hold what was read so far
             deepest = Tier.DISK if self._read and isinstance(failed, StateMismatch) else before
             self.tier = Tier.DEVICE
             self.park(deepest)
@@ -191,9 +191,9 @@ class Policy:
             return self.scores(collate([(0, Row(sample.input_tokens, (sample,)))]), [nothing]).logprobs_N.float().cpu()
 
     def recompute_layers(self, count: int = ALL_LAYERS) -> None:
-        """From now on recompute the activations of the first `count` layers in the backward pass, at most of all but the last.
+        """Recompute the activations of the first `count` layers in the backward pass from now on, at most all but the last layer.
 
-        Call it once. Raises: Fatal when the model has no list of layers.
+        Call it once. Raises: Fatal if the model has no list of layers.
         """
         layers = decoder_layers(self._model, self.layers)
         if layers is None:
@@ -202,7 +202,7 @@ class Policy:
 
     @property
     def recomputed(self) -> int:
-        """Layers whose activations the backward pass recomputes."""
+        """Number of layers whose activations the backward pass recomputes."""
         return self._recomputation.count if self._recomputation else 0
 
     @property
@@ -230,12 +230,12 @@ class Policy:
             if self._selective:
                 mlp, names = self._selective
                 wanted_W = np.unique(packed.predictor_N)
-                if len(adapted) > 1:  # a single adapter's products fit any tokens
+                if len(adapted) > 1:  # a single adapter's products fit any number of tokens
                     narrow = self._products(np.searchsorted(wanted_W, ends).tolist(), adapted)
                     products |= {name: narrow[name] for name in names if name in narrow}
                 stack.enter_context(mlp.only(self.tensor(wanted_W)))
             stack.enter_context(attached(self.layers, products))
-            if self._recomputation:  # the last layer, which `mlp.only` is about, is never recomputed
+            if self._recomputation:  # the last layer, to which `mlp.only` applies, is never recomputed
                 stack.enter_context(self._recomputation.within(partial(attached, self.layers, products)))
             output = self._decoder(
                 input_ids=self.tensor(packed.ids_B_T),
@@ -253,7 +253,7 @@ class Policy:
         return (by_one if len(parts) == 1 else self.batched_products)(parts)
 
     def synchronize(self) -> None:
-        """Wait until the device has computed all that was requested."""
+        """Wait until the device has computed all requested work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
@@ -263,7 +263,7 @@ class Policy:
 
     def _check(self) -> None:
         """Compare with the model's own logits. Some layers (recurrent, windowed) cannot share a prefix, or mix tokens in an MLP:
-        then `shares_prefixes` or the selective MLP is off. Raises: Fatal when the output layer does more than multiply."""
+        `shares_prefixes` or the selective MLP is then off. Raises: Fatal if the output layer does more than multiply."""
         whole = canary_sample(self.vocabulary)
         prefix, sampled_T = 9, (np.arange(CANARY_TOKENS) >= 9).astype(np.uint8)
         other_T = np.concatenate([whole.ids_T[:prefix], whole.ids_T[: prefix - 1 : -1]])
@@ -302,10 +302,10 @@ def _read_model(folder_or_name: str, dtype: torch.dtype, named: str) -> PreTrain
 
 
 def require_canary(found_N: Tensor, expected_N: Tensor, device: torch.device, dtype: torch.dtype) -> None:
-    """Raises: WrongState when a base model that woke computes other numbers than before it was parked."""
+    """Raises: StateMismatch if an awoken base model computes other numbers than before it was parked."""
     bound = WAKE_TOLERANCE[dtype] if device.type != "cpu" else 0.0
     difference = float((found_N - expected_N).abs().max()) if found_N.shape == expected_N.shape else float("inf")
-    if not difference <= bound:  # also where it is nan
+    if not difference <= bound:  # also true for nan
         raise StateMismatch(
             f"the base model that woke computes other numbers than before it was parked: its canary differs by {difference:.3g} nats, "
             f"at most {bound:g} are allowed; no step was computed; put back the model's folder, or restart this process"
@@ -322,8 +322,8 @@ def choose_device(wanted: str) -> torch.device:
 def prepare_torch(threads: int, device: torch.device) -> None:
     """Set torch's number of CPU threads; on a CPU, also make it deterministic.
 
-    On a GPU attention does without cuDNN, which compiles a plan for each new shape: seconds in every step, whose trajectories have
-    other lengths each time.
+    On a GPU it disables cuDNN attention, which compiles a plan for each new shape: seconds in every step, whose trajectories have
+    new lengths each time.
     """
     torch.set_num_threads(threads)
     torch.backends.cuda.enable_cudnn_sdp(device.type != "cuda")
@@ -340,7 +340,7 @@ def _plain_head(model: PreTrainedModel) -> Tensor:
 
 
 def canary_sample(vocabulary: int) -> Sample:
-    """Canary: ids that depend on the vocabulary alone, all but the first marked as sampled."""
+    """Canary: ids that depend only on the vocabulary, all but the first marked as sampled."""
     ids = (np.arange(1, CANARY_TOKENS + 1, dtype=np.int64) * 2_654_435_761 % 2**32 * vocabulary >> 32).astype("<i4")
     sampled = (np.arange(CANARY_TOKENS) > 0).astype(np.uint8)
     return Sample(ids, sampled, np.zeros(CANARY_TOKENS, np.float32), 0.0, 0.0)

@@ -1,7 +1,7 @@
-"""Parameters and buffers of the frozen base model, on the device, in host memory, or dropped.
+"""Parameters and buffers of the frozen base model: on the device, in host memory, or dropped.
 
-Modules keep their tensor objects, whose data is exchanged: layers that share a weight, adapters' layers and whatever else holds a tensor
-of the model follow. A mapped safetensors file cannot be resized away, but its pages can be released (`device/memory.py`).
+Modules keep their tensor objects, only the data is exchanged, so layers that share a weight, adapters' layers and all other references to
+the model's tensors follow. A mapped safetensors file cannot be resized away, but its pages can be released (`device/memory.py`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ from trainer_svc.device.memory import bytes_of, moved, paged_out
 
 @dataclass(frozen=True)
 class _Place:
-    """A parameter or buffer of a module, by the name that it has in the model as it is read from its folder."""
+    """A parameter or buffer of a module. `full_name`: its name in the model as read from its folder."""
 
     full_name: str
     module: nn.Module
@@ -33,7 +33,7 @@ class _Place:
 
 
 class Weights:
-    """Tensors of one model. Make it before layers are replaced: later names would not be those of a model that is read anew."""
+    """Tensors of one model. Create it before layers are replaced: later, names would differ from those of a newly read model."""
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self._device = device
@@ -41,9 +41,9 @@ class Weights:
         self.size_bytes = sum(storage.nbytes() for storage in _storages(place.tensor for place in self._places).values())
 
     def to_host(self) -> None:
-        """Out of the device's memory: a GPU's to pinned host memory, a CPU's out of this process's memory (`device/memory.py`).
+        """Move the data off the device: a GPU's to pinned host memory, a CPU's out of this process's memory (`device/memory.py`).
 
-        Raises: OSError when a CPU's tensors cannot be written.
+        Raises: OSError if a CPU's tensors cannot be written.
         """
         tensors = [place.tensor.data for place in self._places]
         if self._device.type == "cpu":
@@ -53,7 +53,7 @@ class Weights:
             self._exchange([moved(tensor, pinned) for tensor in tensors])
 
     def to_device(self) -> None:
-        """Back from host memory; on a CPU pages are mapped as they are read."""
+        """Move the data back from host memory; on a CPU pages are mapped when they are read."""
         if self._device.type == "cpu":
             return
         tensors = [place.tensor.data for place in self._places]
@@ -65,9 +65,9 @@ class Weights:
             place.tensor.data = place.tensor.data.new_empty(0)
 
     def take(self, model: nn.Module) -> None:
-        """Data of a model that was read anew, which is empty afterwards.
+        """Take over the data of a newly read model, which is empty afterwards.
 
-        Raises: WrongState when its tensors have other names, shapes or types.
+        Raises: StateMismatch if its tensors have other names, shapes or types.
         """
         fresh = {place.full_name: place for place in _places(model)}
         expected, found = _described(self._places), _described(fresh.values())

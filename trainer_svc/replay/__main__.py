@@ -1,5 +1,5 @@
-"""`python -m trainer_svc.replay TASK [STEP]`: exit status 0 when every digest is equal, 1 when one is not or a step cannot be
-replayed, 2 when the stack does not answer."""
+"""`python -m trainer_svc.replay TASK [STEP]`: exit status 0 if all digests are equal, 1 if one differs or a step cannot be
+replayed, 2 if the stack does not answer."""
 
 import argparse
 import asyncio
@@ -39,7 +39,7 @@ async def _run(settings: TrainerSettings, options: argparse.Namespace) -> int:
     from common.errors import MarlaasError, Reject
     from common.runtime.service import connect_bus
 
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))  # errors come as one line
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))  # errors are one line
     logging.getLogger("nats").setLevel(logging.CRITICAL)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):

@@ -1,8 +1,8 @@
-"""Recorded steps, recomputed: to restore a state that is in no checkpoint, and to compare digests with the stored ones.
+"""Recomputation of recorded steps: to restore a state that is in no checkpoint, and to compare digests with the stored ones.
 
-A step is named by the version that it made. Tasks with `keep.batches` record their steps. On a CPU with the trainer's number of threads and
-PyTorch a recomputed state has the recorded digest. Elsewhere rounding differs: digests then prove the inputs, and a restored adapter must
-equal the stored one within MAX_ADAPTER_DIFFERENCE.
+A step is named by the version that it produced. Tasks with `keep.batches` record their steps. On a CPU with the trainer's number of threads
+and PyTorch version a recomputed state has the recorded digest. Elsewhere rounding differs: digests then prove only the inputs, and a
+restored adapter must equal the stored one within MAX_ADAPTER_DIFFERENCE.
 """
 
 import asyncio
@@ -39,11 +39,11 @@ from trainer_svc.state.step_recording import (
 )
 
 MAX_ADAPTER_DIFFERENCE = 0.5
-"""Maximum norm of recomputed minus stored adapter, as a share of the step's change. Adapters of different steps differ by more than 1."""
+"""Maximum norm of the recomputed minus the stored adapter, as a fraction of the step's change. Adapters of different steps exceed 1."""
 
 
 STORED_PRECISION = 2**-8
-"""Rounding of a stored adapter in bfloat16, as a share of its norm."""
+"""Rounding error of an adapter stored in bfloat16, as a fraction of its norm."""
 
 
 RESTORED = Counter("marlaas_trainer_restored_total", "Checkpoints read because the task was not resident")
@@ -71,7 +71,7 @@ class StepComparison:
 
 
 async def stored_steps(bus: Bus, task: str) -> dict[int, StoredStep]:
-    """Stored blobs of each step of the task, by the version that it made. Raises: Retry when NATS is unavailable."""
+    """Stored blobs of each step of the task, by the version that it produced. Raises: Retry if NATS is unavailable."""
     found: dict[int, StoredStep] = {}
     for subject in await bus.streams.subjects(streams.EVENTS, streams.events("*", task)):
         async for delivery in bus.streams.stored(streams.EVENTS, subject):
@@ -84,7 +84,7 @@ async def stored_steps(bus: Bus, task: str) -> dict[int, StoredStep]:
 async def replay_all(bus: Bus, learner: Learner, task: str) -> AsyncIterator[StepComparison]:
     """Replay every step from version 0, each from the state recomputed here, so that only recorded batches are trusted.
 
-    Raises: Reject when a step is not recorded.
+    Raises: Reject if a step is not recorded.
     """
     stored = await stored_steps(bus, task)
     if not stored:
@@ -99,9 +99,9 @@ async def replay_all(bus: Bus, learner: Learner, task: str) -> AsyncIterator[Ste
 
 
 async def replay_step(bus: Bus, learner: Learner, task: str, version: int) -> StepComparison:
-    """Replay the step that made `version`, from the stored state before it or from earlier steps, recomputed.
+    """Replay the step that produced `version`, from the stored state before it or from recomputed earlier steps.
 
-    Raises: Reject when it is not recorded, or no earlier state can be reached.
+    Raises: Reject if it is not recorded, or no earlier state is available.
     """
     stored = await stored_steps(bus, task)
     recordings = [await _recording(bus, stored, task, version)]
@@ -127,7 +127,7 @@ async def _recording(bus: Bus, stored: Mapping[int, StoredStep], task: str, vers
 
 
 async def _state(bus: Bus, learner: Learner, recording: Recording) -> Resident | None:
-    """State before the step; None if its checkpoint is no longer kept."""
+    """State before the step; None if its checkpoint has been deleted."""
     batch = recording.batch
     if batch.checkpoint is not None and batch.checkpoint.name not in await Blobs(bus).names():
         return None
@@ -135,7 +135,7 @@ async def _state(bus: Bus, learner: Learner, recording: Recording) -> Resident |
 
 
 async def _replay(learner: Learner, resident: Resident, recording: Recording, stored: StoredStep) -> tuple[Resident, StepComparison]:
-    """Recompute the step and the digests of its blobs; returns the new state and the comparison."""
+    """Recompute the step and its blobs' digests; returns the new state and the comparison."""
     batch = recording.batch
     after = (await learner.train(resident, recording.groups, batch.spec)).step.resident
     is_whole = stored.checkpoint.since is None
@@ -154,7 +154,7 @@ async def _replay(learner: Learner, resident: Resident, recording: Recording, st
 
 
 def _as_stored(resident: Resident, stored: StoredStep) -> Resident:
-    """The state with `stored_at` as the trainer had it."""
+    """The state with the trainer's value of `stored_at`."""
     return replace(resident, stored_at=resident.version) if stored.checkpoint.since is None else resident
 
 
@@ -163,7 +163,7 @@ def _listed(stored: Mapping[int, StoredStep]) -> str:
 
 
 async def restore(blobs: Blobs, learner: Learner, batch: TrainBatch) -> Resident:
-    """State of `batch.version`. Raises: Reject when a blob is gone, damaged, or of another task, version or spec."""
+    """State of `batch.version`. Raises: Reject if a blob is missing, damaged, or of another task, version or spec."""
     if batch.checkpoint is None:
         if batch.version != 0:
             raise Reject(f"batch of task {batch.task} version {batch.version} names no checkpoint; only version 0 has none")
@@ -181,7 +181,7 @@ async def restore(blobs: Blobs, learner: Learner, batch: TrainBatch) -> Resident
 
 
 async def begin(blobs: Blobs, learner: Learner, batch: TrainBatch) -> Resident:
-    """Version 0, from the spec's seed or from another task's adapter. Raises: Reject when that is gone, or has another shape."""
+    """Version 0, from the spec's seed or from another task's adapter. Raises: Reject if that adapter is gone, or has another shape."""
     if batch.start is None:
         return await learner.begin(batch.task, batch.spec)
     with scratch_folder("start") as folder:
@@ -209,7 +209,7 @@ async def _recorded(blobs: Blobs, lineage: Lineage, spec: TaskSpec) -> Recording
 
 
 async def _require_equal_but_for_rounding(where: str, blobs: Blobs, lineage: Lineage, before: Resident, after: Resident) -> None:
-    """Raises: Reject when the recomputed adapter differs from the stored one by more than rounding."""
+    """Raises: Reject if the recomputed adapter differs from the stored one by more than rounding."""
     with scratch_folder("adapter") as folder:
         fetched = await blobs.fetch_folder(lineage.adapter, folder / "adapter")
         stored = await asyncio.to_thread(read_adapter, fetched, after.layout)

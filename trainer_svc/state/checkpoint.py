@@ -3,8 +3,8 @@
     state.safetensors   params.<module>.lora_A … exp_avg.… exp_avg_sq.…   float32
     manifest.json       task, version, spec, and the digests that prove the state
 
-A run resumed from one equals a run that never stopped, bit for bit on a CPU. Each manifest names the digests of the previous
-checkpoint and of the trajectories in between, so the last one proves all before it.
+A run resumed from a checkpoint equals an uninterrupted run, bit for bit on a CPU. Each manifest contains the digests of the previous
+checkpoint and of the trajectories in between, so the last one proves the whole chain.
 """
 
 import hashlib
@@ -35,15 +35,15 @@ class Origin:
     """Digests of a version's inputs."""
 
     parent_sha256: str | None
-    """Digest of the checkpoint before the step; None at version 0, which the spec alone makes."""
+    """Digest of the checkpoint before the step; None at version 0, which is derived from the spec alone."""
     trained_sha256: str
     """Digest of the trained trajectories: `step_recording.trained_digest`."""
 
 
 class Manifest(BaseModel):
-    """Definition of a task at a version, its tensors by their digests.
+    """Metadata of a task at a version, its tensors by their digests.
 
-    There is no generator state: training draws no random numbers, and sampling's follow from the spec's seed and the group's
+    There is no generator state: training draws no random numbers, and sampling's seeds follow from the spec's seed and the group's
     number. Checkpoints of format 1 lack the fields that default to None.
     """
 
@@ -54,12 +54,12 @@ class Manifest(BaseModel):
     version: int
     """Steps trained; also the position in the learning-rate schedule."""
     spec: dict[str, JsonValue] | None = None
-    """Fields of the task's spec that differ from their defaults, its seed included."""
+    """Fields of the task's spec that differ from their defaults, including its seed."""
     spec_sha256: str
     parent_sha256: str | None = None
     trained_sha256: str | None = None
     next_group: int | None = None
-    """Data cursor: one more than the highest group ever trained. The scheduler knows groups sampled ahead of it."""
+    """Data cursor: one more than the highest group ever trained. Groups sampled ahead of it are known to the scheduler."""
     optimizer_steps: int
     learning_rate: float
     """Learning rate of the next step."""
@@ -72,7 +72,7 @@ class Manifest(BaseModel):
     adapter_sha256: str | None = None
     """Digest of the weights that engines load, in the base model's precision."""
     skips: Skips | None = None
-    """Skipped updates; absent if there were none, so that such a state has the same bytes as before there was this field."""
+    """Skipped updates; omitted if there were none, so that such a state has the same bytes as before this field existed."""
 
 
 def write_checkpoint(folder: Path, resident: Resident, spec: TaskSpec, origin: Origin, adapter: Path) -> None:
@@ -108,7 +108,7 @@ def write_checkpoint(folder: Path, resident: Resident, spec: TaskSpec, origin: O
 
 
 def read_checkpoint(folder: Path, task: str, version: int, spec: TaskSpec, device: torch.device) -> Resident:
-    """State in `folder`. Raises: Reject when it is damaged, or of another task, version or spec; the disk's errors as they are."""
+    """State in `folder`. Raises: Reject if it is damaged, or of another task, version or spec; disk errors unchanged."""
     manifest = read_manifest(folder)
     skips = manifest.skips or Skips()
     found = (manifest.task, manifest.version, manifest.optimizer_steps + skips.updates, manifest.spec_sha256)
@@ -130,7 +130,7 @@ def read_checkpoint(folder: Path, task: str, version: int, spec: TaskSpec, devic
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises: Reject when it is missing or damaged; the disk's errors as they are."""
+    """Manifest in `folder`. Raises: Reject if it is missing or damaged; disk errors unchanged."""
     try:
         return Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
     except (FileNotFoundError, ValidationError) as error:
@@ -145,8 +145,8 @@ def spec_digest(spec: TaskSpec) -> str:
 def _beyond_defaults(spec: TaskSpec) -> dict[str, JsonValue]:
     """Fields that differ from their defaults.
 
-    So that older tasks keep their digests, `keep.adapters` is compared with its first default, `all`, and `evaluation.decide_by`, which
-    no step depends on, is left out: the scheduler adds it to tasks from before it.
+    To keep older tasks' digests, `keep.adapters` is compared with its original default, `all`, and `evaluation.decide_by`, on which
+    no step depends, is excluded: the scheduler adds it to older tasks.
     """
     said = spec.model_dump(mode="json", exclude_defaults=True)
     keep = {name: value for name, value in said.pop("keep", {}).items() if name != "adapters"}

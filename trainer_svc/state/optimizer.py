@@ -1,7 +1,7 @@
-"""AdamW on one vector, and the updates that were skipped because their numbers were not finite. Pure.
+"""AdamW on one vector, and updates that were skipped because their numbers were not finite. Pure.
 
-An update returns a new state, so a failed step has changed nothing. Too many skips fail the task. That rule counts steps, not updates: with
-several passes or minibatches one bad batch makes several bad updates.
+An update returns a new state, so a failed step changes nothing. Too many skips fail the task. The limit counts steps, not updates: with
+several passes or minibatches one bad batch causes several bad updates.
 """
 
 import math
@@ -13,11 +13,11 @@ from torch import Tensor
 from common.spec import Optimizer
 
 WINDOW_STEPS = 100
-"""Latest steps that the rule counts in, the current one included."""
+"""Latest steps, including the current one, in which skips are counted."""
 
 
 MAX_IN_WINDOW = 10
-"""Maximum steps of the window with a skipped update. It is absolute, so that one early skip is not a large share of few steps."""
+"""Maximum steps with a skipped update in the window. Absolute, so that one early skip is not a large share of few steps."""
 
 
 MAX_IN_A_ROW = 3
@@ -32,7 +32,7 @@ class OptimizerState:
     exp_avg: Tensor
     exp_avg_sq: Tensor
     steps: int
-    """Updates so far."""
+    """Number of updates so far."""
 
     @property
     def vectors(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -63,13 +63,13 @@ def learning_rate(spec: Optimizer, version: int, steps: int) -> float:
 
 
 def clip(gradient: Tensor, clip_norm: float) -> tuple[Tensor, Tensor]:
-    """Gradient clipped to L2 norm `clip_norm`, and its norm before that (a scalar)."""
+    """Gradient clipped to L2 norm `clip_norm`, and its norm before clipping (a scalar)."""
     norm = torch.linalg.vector_norm(gradient)
     return gradient * (clip_norm / norm.clamp(min=clip_norm)), norm
 
 
 def adamw(state: OptimizerState, gradient: Tensor, spec: Optimizer, rate: float) -> OptimizerState:
-    """One update at learning rate `rate`. Source: AdamW, arXiv 1711.05101, algorithm 2; decay multiplies with the rate, as in torch."""
+    """One update at learning rate `rate`. Source: AdamW, arXiv 1711.05101, algorithm 2; weight decay is scaled by the rate, as in torch."""
     beta1, beta2 = spec.betas
     steps = state.steps + 1
     exp_avg = state.exp_avg.lerp(gradient, 1 - beta1)
@@ -81,22 +81,22 @@ def adamw(state: OptimizerState, gradient: Tensor, spec: Optimizer, rate: float)
 
 @dataclass(frozen=True)
 class Skips:
-    """Skipped updates so far. Part of a task's training state, so that a resumed run decides as one that never stopped."""
+    """Skipped updates so far. Part of a task's training state, so that a resumed run decides like an uninterrupted one."""
 
     updates: int = 0
     """Skipped updates since version 0."""
     versions: tuple[int, ...] = ()
-    """Versions that the steps with a skipped update started from, ascending: those within the window at the latest of them."""
+    """Start versions of the steps with a skipped update, ascending: those within the window that ends at the latest."""
 
     def after(self, version: int, skipped: int) -> "Skips":
-        """Skips after the step from `version`, which skipped so many updates."""
+        """State after the step from `version`, which skipped `skipped` updates."""
         if not skipped:
             return self
         recent = tuple(earlier for earlier in self.versions if earlier > version - WINDOW_STEPS)
         return Skips(self.updates + skipped, (*recent, version))
 
     def objection(self) -> str | None:
-        """Why the step of the latest skip fails its task; None while the rule allows it."""
+        """Why the step of the latest skip fails its task; None if the limits allow it."""
         if len(self.versions) > MAX_IN_A_ROW and self.versions[-1] - self.versions[-1 - MAX_IN_A_ROW] == MAX_IN_A_ROW:
             return f"updates of the {MAX_IN_A_ROW} steps before were skipped, too, and no more may be in a row"
         if len(self.versions) > MAX_IN_WINDOW:

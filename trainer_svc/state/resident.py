@@ -1,7 +1,7 @@
-"""A task's training state as one value, and the LRU caches of those in memory.
+"""A task's training state as one value, and the LRU caches of states in memory.
 
-The state holds all that a step reads and changes, so it is evicted and restored as a whole: the task's next step restores an
-evicted one from its checkpoint. Training draws no random numbers (dropout is 0), so there is no generator state.
+The state contains everything that a step reads and changes, so it is evicted and restored as a whole: the task's next step restores an
+evicted state from its checkpoint. Training draws no random numbers (dropout is 0), so there is no generator state.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Resident:
     next_group: int = 0
     """One more than the highest group ever trained."""
     stored_at: int = 0
-    """Latest version whose whole state is in a checkpoint; 0: made from the spec, or from another task's adapter."""
+    """Latest version whose whole state is in a checkpoint; 0: derived from the spec, or from another task's adapter."""
     skips: Skips = field(default_factory=Skips)
 
     @property
@@ -46,15 +46,16 @@ class Resident:
 
 
 class Residents:
-    """Latest states of tasks, by the checkpoint that each was stored as: LRU on the device, then LRU in host memory, then dropped.
+    """Latest states of tasks, by the checkpoint in which each is stored: LRU on the device, then LRU in host memory, then dropped.
 
     The checkpoint's digest, not the version, decides whether a state can be resumed: another replica may have trained the
-    same step with other rounding. On a CPU the device's memory and the host's are the same: what leaves the device is dropped. While the
-    trainer is parked no state is on the device: those that its checkpoint does not hold are kept, as they would cost steps to recompute.
+    same step with different rounding. On a CPU the device's memory is the host's: states evicted from the device are dropped. While the
+    trainer is parked no state is on the device; states that are in no checkpoint are kept, as they would cost steps to recompute.
     """
 
     def __init__(self, limit: int, limit_bytes: int | None = None, host_bytes: int = 0) -> None:
-        """`limit`, `limit_bytes`: of states on the device; `host_bytes`: of those that a GPU's trainer keeps in host memory beside them."""
+        """`limit`, `limit_bytes`: for states on the device; `host_bytes`: for states that a GPU's trainer additionally keeps in host
+        memory."""
         self._limit = limit
         self._limit_bytes = limit_bytes
         self._host_limit_bytes = host_bytes
@@ -66,7 +67,7 @@ class Residents:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of states on the device, or of those that would come back to it."""
+        """Bytes of states on the device, or, while parked, of states that would return to it."""
         return sum(kept.resident.size_bytes for kept in self._kept.values() if not kept.on_host)
 
     @property
@@ -78,7 +79,7 @@ class Residents:
         return [kept.resident.layout.rank for kept in self._kept.values()]
 
     def get(self, task: str, checkpoint_sha256: str) -> Resident | None:
-        """The state, on its device."""
+        """The task's state, moved to its device; None if it is not in memory under this digest."""
         kept = self._kept.get(task)
         if kept is None or kept.digest != checkpoint_sha256:
             return None
@@ -89,7 +90,7 @@ class Residents:
         return kept.resident
 
     def keep(self, resident: Resident, checkpoint_sha256: str) -> None:
-        """Store the task's latest state; the least recently trained tasks give way while there are too many, or too large."""
+        """Store the task's latest state; evicts the least recently trained tasks while there are too many, or too large ones."""
         self._kept[resident.task] = _Kept(checkpoint_sha256, resident, resident.optimizer.params.device)
         self._kept.move_to_end(resident.task)
         self._make_room()
@@ -98,9 +99,9 @@ class Residents:
         self._kept.pop(task, None)
 
     async def park(self, tier: Tier, in_thread: InThread = asyncio.to_thread) -> None:
-        """Take all states off the device: into host memory, or, in deeper tiers, those alone that no checkpoint holds.
+        """Move all states off the device: into host memory, or, in deeper tiers, keep only states that are in no checkpoint.
 
-        `in_thread`: runs a function outside the event loop. A thread may hold what it was given until it has other work.
+        `in_thread`: runs a function outside the event loop. A thread may hold its arguments until its next work.
         """
         if tier is Tier.DEVICE:
             return
@@ -109,16 +110,16 @@ class Residents:
         self._replace(kept, await in_thread(partial(parked, [one.resident for one in kept], tier)))
 
     async def park_late(self, task: str, in_thread: InThread = asyncio.to_thread) -> None:
-        """Take a state off the device that was stored while the trainer is parked; nothing while it is awake."""
+        """Move a state that was stored while the trainer is parked off the device; no-op while it is awake."""
         if self._parked_in is not None and (kept := self._kept.get(task)) is not None:
             self._replace([kept], await in_thread(partial(parked, [kept.resident], self._parked_in)))
 
     def wake(self) -> None:
-        """States may be on the device again; each comes with the task's next step."""
+        """Allow states on the device; each returns with its task's next step."""
         self._parked_in = None
 
     def _replace(self, kept: Sequence["_Kept"], found: Sequence[Resident | None]) -> None:
-        """States that were moved in place of those in memory; one that was trained or forgotten meanwhile stays as it is."""
+        """Replace states in memory by their moved copies; a state that was trained or dropped meanwhile is left unchanged."""
         for before, resident in zip(kept, found, strict=True):
             task = before.resident.task
             if self._kept.get(task) is not before:
@@ -129,7 +130,7 @@ class Residents:
                 self._kept[task] = replace(before, resident=resident, on_host=before.device.type != "cpu")
 
     def _make_room(self) -> None:
-        """Move the least recently trained tasks from the device to the host, and from there out."""
+        """Evict the least recently trained tasks from the device to the host, and from the host."""
         on_device_ = [task for task, kept in self._kept.items() if not kept.on_host]
         while on_device_ and (len(on_device_) > self._limit or (self._limit_bytes is not None and self.size_bytes > self._limit_bytes)):
             task = on_device_.pop(0)
@@ -148,14 +149,15 @@ class _Kept:
     digest: str
     resident: Resident
     device: torch.device
-    """Device that the state is trained on, wherever it is now."""
+    """Device on which the state is trained, wherever it is now."""
     on_host: bool = False
 
 
 def parked(residents: Sequence[Resident], tier: Tier) -> list[Resident | None]:
-    """The states off their device, in host memory or deeper; None for one that is dropped.
+    """The states moved off their device, to host memory or deeper; None for a dropped state.
 
-    That one is read from its checkpoint when it is needed again, or recomputed where the file of the others cannot be written.
+    A dropped state is read from its checkpoint when needed. If the file cannot be written all are dropped, and unstored ones are
+    recomputed.
     """
     stays = [one for one in residents if tier is Tier.HOST or one.stored_at != one.version]
     try:
@@ -168,7 +170,7 @@ def parked(residents: Sequence[Resident], tier: Tier) -> list[Resident | None]:
 
 
 def pinned(resident: Resident) -> Resident:
-    """The state of a GPU in page-locked host memory. Copies are queued on the device, as those back are, so neither is waited for."""
+    """A GPU's state copied to page-locked host memory. Copies both ways are queued on the device, so neither blocks."""
     copies = [torch.empty_like(vector, device="cpu", pin_memory=True) for vector in resident.optimizer.vectors]
     for copy, vector in zip(copies, resident.optimizer.vectors, strict=True):
         copy.copy_(vector, non_blocking=True)

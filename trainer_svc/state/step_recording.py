@@ -1,10 +1,10 @@
-"""Recorded steps: the batches that steps are replayed from, and the lineage that an unstored state is recomputed from.
+"""Recorded steps: batches from which steps are replayed, and the lineage from which an unstored state is recomputed.
 
-    batch.msgpack.z   the TrainBatch and its trajectories as they were trained, MessagePack inside zlib
+    batch.msgpack.z   the TrainBatch and its trajectories as trained, MessagePack inside zlib
     lineage.json      instead of a checkpoint's two files: the inputs of a version, and the digests that prove the result
 
-The scored messages are deleted after their step. A recording keeps their content: all that the step reads besides the state before it. The
-batch in it names the previous checkpoint, and so on down to a stored state. A lineage is a blob like any other checkpoint: the next batch
+The scored messages are deleted after their step. A recording keeps their content: all inputs of the step besides the state before it. Its
+batch names the previous checkpoint, and so on down to a stored state. A lineage is a blob like any other checkpoint: the next batch
 names it, and it identifies a resident state.
 """
 
@@ -28,7 +28,7 @@ from trainer_svc.state.resident import Resident
 
 BATCH_FILE = "batch.msgpack.z"
 BATCH_BYTES, MEMBER_BYTES, TOKEN_BYTES = 2**20, 4096, 9
-"""Size of a recording's parts before compression: its message, each member's numbers, each token."""
+"""Bytes before compression of a recording's message, of each member's numbers, and of each token."""
 COMPRESSION = 1
 """Compression level of zlib: token ids shrink to a third; higher levels gain little."""
 
@@ -62,9 +62,9 @@ def write_recording(folder: Path, recording: Recording) -> None:
 
 
 def read_recording(folder: Path, spec: TaskSpec | None = None) -> Recording:
-    """`spec`: of the task, which bounds what the file may unpack to; None where the caller trusts the blob store.
+    """Recording in `folder`. `spec`: of the task, which limits the unpacked size; None if the caller trusts the blob store.
 
-    Raises: Reject when it is missing, damaged, larger than a step of the task can be, or of an unknown kind.
+    Raises: Reject if it is missing, damaged, larger than a step of the task can be, or of an unknown kind.
     """
     try:
         content: dict[str, Any] = msgpack.unpackb(_unpacked((folder / BATCH_FILE).read_bytes(), _room(spec) if spec else 0))
@@ -74,13 +74,13 @@ def read_recording(folder: Path, spec: TaskSpec | None = None) -> Recording:
 
 
 def _room(spec: TaskSpec) -> int:
-    """Maximum bytes of a recording of the task's steps, with room to spare for what the template adds to prompts."""
+    """Maximum bytes of a recording of the task's steps, with a margin for the template's additions to prompts."""
     members = spec.algorithm.groups_per_step * spec.algorithm.group_size
     return BATCH_BYTES + 4 * members * (TOKEN_BYTES * spec.trajectory_tokens + MEMBER_BYTES)
 
 
 def _unpacked(compressed: bytes, room: int) -> bytes:
-    """At most `room` bytes, 0 for any number. Raises: Reject when there are more; zlib.error."""
+    """Decompressed content of at most `room` bytes; 0: no limit. Raises: Reject if there are more; zlib.error."""
     unpacking = zlib.decompressobj()
     content = unpacking.decompress(compressed, room)
     if not unpacking.eof:
@@ -135,25 +135,25 @@ class Lineage(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     format: int = 3
-    """Number after the formats of `checkpoint.Manifest`."""
+    """Continues the numbering of `checkpoint.Manifest`'s formats."""
     task: str
     version: int
     since: int
-    """Latest earlier version whose state is stored; 0: version 0, which the spec makes."""
+    """Latest earlier version whose state is stored; 0: version 0, which is derived from the spec."""
     spec_sha256: str
     parent_sha256: str | None
     """Digest of the previous checkpoint."""
     trained_sha256: str
     """Digest of the trained trajectories."""
     recording: BlobRef
-    """Blob of those trajectories."""
+    """Blob of the trained trajectories."""
     adapter: BlobRef
     vectors_sha256: str
     """Digest of masters and moments: `vectors_digest`."""
 
 
 def lineage_of(resident: Resident, batch: TrainBatch, groups: Sequence[Group], *, adapter: BlobRef, recording: BlobRef) -> Lineage:
-    """Lineage of `resident`, which the step of `batch` made."""
+    """Lineage of `resident`, which the step of `batch` produced."""
     origin = origin_of(batch, groups)
     return Lineage(
         task=batch.task,
@@ -182,7 +182,7 @@ def write_lineage(folder: Path, lineage: Lineage) -> None:
 
 
 def read_lineage(folder: Path) -> Lineage | None:
-    """None for a checkpoint that holds the state. Raises: Reject when it is damaged; the disk's errors as they are."""
+    """Lineage in `folder`; None for a checkpoint with the whole state. Raises: Reject if it is damaged; disk errors unchanged."""
     path = folder / LINEAGE_FILE
     if not path.is_file():
         return None

@@ -1,8 +1,8 @@
-"""What sharing accelerators would save and slow down, expected from a trace of tasks. Pure.
+"""Expected savings and slowdown of sharing accelerators, from a trace of tasks. Pure.
 
-For every pair of pools, and for all together: `worth` of one accelerator for them, against each pool alone on it. Where sharing loses, that
-is said. A task's pool is placed on the accelerator whose jobs would meet it least, by the sum of their busy shares. A pool that is on one
-already counts as no further memory there, and among equals its place is taken: the job's base model need not be fetched.
+Computes `worth` of one shared accelerator for every pair of pools, and for all pools together, against running each pool alone on it;
+negative if sharing loses. A task's pool is placed on the accelerator with the smallest sum of busy shares. A pool already placed on an
+accelerator needs no further memory there, and on ties that accelerator is chosen: the base model need not be fetched.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,12 +16,12 @@ from scheduler_svc.accelerators.decisions.state import Demand, MemoryBudget
 from scheduler_svc.accelerators.decisions.tiers import Key, Moves, Residents, measured, where_to_park
 
 FULL = 1.0
-"""Maximum sum of busy shares: beyond it no schedule can keep up."""
+"""Maximum sum of busy shares; beyond it no schedule can keep up."""
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """An accelerator and the jobs that are on it."""
+    """An accelerator and the jobs placed on it."""
 
     accelerator: str
     budget: MemoryBudget
@@ -32,7 +32,7 @@ class Accelerator:
         return sum(one.busy_share for one in self.jobs)
 
     def has_room_for(self, job: Profile) -> bool:
-        """Whether its pool fits the device, all pools fit host memory, as in the middle of a switch, and there is time for its work."""
+        """Whether the job's pool fits the device, all pools fit host memory (as amid a switch), and there is time for its work."""
         in_host = {one.pool: one.host_bytes for one in (*self.jobs, job)}
         fits = job.device_bytes <= self.budget.device_bytes and sum(in_host.values()) <= self.budget.host_bytes
         return fits and (not self.jobs or self.load + job.busy_share <= FULL)
@@ -43,16 +43,16 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class Placement:
-    """Accelerators by job. `waiting`: jobs without a place, in their order."""
+    """Accelerator by job. `waiting`: jobs that fit on none, in their order."""
 
     accelerators: dict[str, str]
     waiting: tuple[str, ...] = ()
     expected_load: dict[str, float] = field(default_factory=dict[str, float])
-    """Sum of busy shares by accelerator, the new jobs included."""
+    """Sum of busy shares by accelerator, including the new jobs."""
 
 
 def place(profiles: Sequence[Profile], accelerators: Sequence[Accelerator]) -> Placement:
-    """Places of new jobs, the first first; a job without room does not keep later ones from theirs."""
+    """Place new jobs in order; a job that fits nowhere does not block later ones."""
     states = {one.accelerator: one for one in sorted(accelerators, key=lambda one: one.accelerator)}
     chosen: dict[str, str] = {}
     waiting: list[str] = []
@@ -72,21 +72,21 @@ def _rank(one: Accelerator, job: Profile) -> tuple[float, bool, str]:
 
 
 MOST_PAIRS = 45
-"""Pairs that are looked at: all of ten pools."""
+"""Maximum number of pairs evaluated: all pairs of ten pools."""
 ORDER_S = 0.02
-"""Seconds of a switch beyond its moves: orders, answers and locks, on a machine with nothing else to do: measured at b1765f0
-(`bench/plex/real/predict.py` in 3d590f0). Beside other work it is several times as long."""
+"""Seconds of a switch beyond its moves (orders, answers and locks) on an idle machine, measured at b1765f0
+(`bench/plex/real/predict.py` in 3d590f0). Several times as long beside other work."""
 MIN_SAVED_PER_SLOWDOWN = 0.05
-"""Minimum share of accelerator time that is saved for each step's time that is added: 5 % for twice as long, 10 % for three times."""
+"""Minimum saved share of accelerator time per added step time: 5 % for twice the step time, 10 % for three times."""
 MOST_VISITS = 32
-"""Maximum visits of a step that are followed; more are taken as so many."""
+"""Maximum visits per step that are simulated; larger numbers are capped."""
 ENOUGH_HOST_BYTES = 2**62
 NEVER_S = float("inf")
 
 
 @dataclass(frozen=True)
 class Shared:
-    """Pools together on one accelerator."""
+    """Worth of pools sharing one accelerator."""
 
     pools: tuple[str, ...]
     worth: Worth
@@ -95,20 +95,20 @@ class Shared:
 @dataclass(frozen=True)
 class Advice:
     bubble: dict[str, float]
-    """By pool: share of its time for which it leaves an accelerator of its own idle."""
+    """Idle fraction of an exclusive accelerator, by pool."""
     switch_s: dict[str, float]
-    """Expected seconds of switches when a pool comes to the accelerator after another, all together on one."""
+    """Expected switch seconds when a pool follows another on the accelerator, with all pools on one."""
     unknown: tuple[str, ...]
-    """Pools without an executor in the trace: nothing is known of their switches, which count as none."""
+    """Pools without an executor in the trace: their switch times are unknown, and counted as 0."""
     together: Shared | None
-    """All pools; None of a single one."""
+    """Sharing by all pools; None for a single pool."""
     pairs: tuple[Shared, ...]
-    """The best first."""
+    """Sharing by pairs of pools, the largest savings first."""
     placement: Placement
 
     @property
     def best(self) -> Shared | None:
-        """What saves most; None where nothing saves enough for what it slows down."""
+        """Sharing with the largest savings; None if no combination saves enough for its slowdown."""
         found = [one for one in (self.together, *self.pairs) if one is not None and _pays(one.worth)]
         return max(found, key=lambda one: one.worth.saved_share, default=None)
 
@@ -118,7 +118,8 @@ def _pays(found: Worth) -> bool:
 
 
 def advice(trace: Trace, accelerators: Sequence[Accelerator], device_bytes: int | None = None) -> Advice:
-    """`accelerators`: those to place the tasks on. `device_bytes`: memory of the one that is shared; None: what its largest pool needs.
+    """Advice from a trace. `accelerators`: where to place the tasks. `device_bytes`: memory of the shared one; None: the largest pool's
+    need.
 
     Raises: ValueError for a trace without a step.
     """
@@ -145,7 +146,7 @@ def advice(trace: Trace, accelerators: Sequence[Accelerator], device_bytes: int 
 
 
 def profile_of(task: Task, executors: Sequence[Executor]) -> Profile:
-    """Mean step of a task that has steps. What no executor of its pool does is done elsewhere, as by samplers of its own."""
+    """Profile of a task's mean step. Functions that no executor of its pool performs run elsewhere, as on exclusive samplers."""
     own = [one for one in executors if one.pool == task.pool]
     there = {function for one in own for function in one.functions} or set(Function)
     steps = tuple(_elsewhere(phases, there) for phases in task.steps)
@@ -166,17 +167,17 @@ def _elsewhere(phases: Sequence[Phase], there: Collection[str]) -> tuple[Phase, 
 
 
 def _visits(phases: Sequence[Phase]) -> int:
-    """Times that a step comes to the accelerator; the next step begins where it ends."""
+    """Number of visits of a step to the accelerator; the step before it ends with the last phase."""
     return sum(
         before == ENVIRONMENT and what != ENVIRONMENT for (before, _), (what, _) in zip((*phases[-1:], *phases), phases, strict=False)
     )
 
 
 def switches_s(profiles: Sequence[Profile], executors: Sequence[Executor], device_bytes: int | None = None) -> dict[str, float]:
-    """Expected seconds of switches, by pool, when one of its jobs comes to the accelerator after one of another pool.
+    """Expected switch seconds by pool, when one of its jobs follows one of another pool on the accelerator.
 
-    Pools visit in turn, and the decision that parks executors says which leave the device for which: what fits is not moved. A pool's
-    sampler computes in each visit, its trainer in the first of a step. 0 of pools without executors.
+    Pools visit in turn, and `where_to_park` decides which executors leave the device: executors that fit together are not moved. A pool's
+    sampler computes in each visit, its trainer in the first of a step. 0 for pools without executors.
     """
     visits: dict[str, int] = {}
     for one in profiles:
@@ -208,17 +209,17 @@ def switches_s(profiles: Sequence[Profile], executors: Sequence[Executor], devic
             seconds += moves.seconds(park.executor, park.from_tier, park.to_tier, sizes[park.executor])
             tiers[park.executor] = park.to_tier
         tiers[one.executor] = Tier.DEVICE
-        if 2 * turn >= turns:  # the first half brings everything to where it usually is
+        if 2 * turn >= turns:  # the first half is warm-up, which brings every executor to its steady-state tier
             found[one.pool] += seconds / (turns // 2)
     return found
 
 
 def _demand(one: Executor, tier: Tier) -> Demand:
-    """Of an executor of which only its place counts."""
+    """Demand of an executor for which only its memory and tier matter."""
     return Demand(one.executor, one.pool, one.functions[0], tier, one.device_bytes, one.host_bytes, one.deepest, None, -NEVER_S)
 
 
 def _bubble(profiles: Sequence[Profile]) -> float:
-    """Of its steps together."""
+    """Idle fraction over all steps of the profiles together."""
     busy_s, whole_s = sum(one.busy_s for one in profiles), sum(one.busy_s + one.away_s for one in profiles)
     return 1 - busy_s / whole_s if whole_s else 0.0

@@ -1,19 +1,16 @@
-"""Seconds of a step in which it is sampled, expected step times of jobs on one accelerator, and whether sharing it is worth it. Pure.
+"""Sampling time of a step, expected step times of jobs on one accelerator, and whether sharing it pays. Pure.
 
 A job visits the accelerator one or more times a step, and is away in between. Visits of all jobs queue for it: a closed queueing network
 of one server, solved by approximate mean value analysis (Schweitzer, 1979) with these rules of a shared accelerator:
-
-    rest       a visit that meets a running one waits for half of it on average, as where durations hardly vary
-    switch     a visit pays the switch to its pool if the visit before was another pool's: jobs visit in random order, as often as their
-               steps say; an accelerator that is left after anything from one visit to all that wait pays for half of these on average
-    capacity   visits take no more than all of the time: beyond that, each waits as much longer as the others
-
-Jobs that have ended leave their time to the others (`ends_s`), so pools whose jobs end at different times do not share all the way.
+    residual   a visit that meets a running one waits for half of it on average, as if durations hardly varied
+    switch     a visit pays the switch to its pool if the previous visit was of another pool. Jobs visit in random order, as often as their
+               steps require; the accelerator is left after between one and all of the pool's queued visits, on average half of them
+    capacity   visits take at most all of the accelerator's time: beyond that, all wait longer by the same amount
+Jobs that have ended leave their time to the others (`ends_s`), so pools whose jobs end at different times share only part of the time.
 No constant here is fitted to simulations or runs.
-
-Trajectories of a step run concurrently: while one is in its environment, another is sampled. So neither the longest trajectory's time with
-its environment nor what is left of the step says how long an accelerator is needed. Single turns are not stored. Each trajectory is taken
-to begin with the others, and to have turns, and times between them, that are as long as each other.
+Trajectories of a step run concurrently: while one is in its environment, another is sampled. So neither the longest trajectory's time in
+its environment nor the rest of the step tells how long an accelerator is needed. Single turns are not stored: all trajectories of a step
+are assumed to begin together, with turns of equal length and equal times between them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,45 +19,45 @@ from dataclasses import dataclass
 ITERATIONS = 60
 """Maximum iterations of the fixed point."""
 TOLERANCE = 1e-4
-"""Change of a step's time, as a share of it, below which the fixed point is found."""
+"""Relative change of a step's time below which the iteration has converged."""
 RESIDUAL = 0.5
-"""Expected rest of an operation that another job's meets, as a share of it: one half where their durations hardly vary."""
+"""Expected remaining fraction of an operation that another job's visit meets: one half if durations hardly vary."""
 PERIODS = 128
-"""Maximum number of periods for whose jobs step times are computed; jobs that begin or end in the same one do so together."""
+"""Maximum number of intervals for which step times are computed; jobs that begin or end within one interval are treated as simultaneous."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A task as placement knows it: what a step of it takes, on and off the accelerator."""
+    """A task's mean step for placement: time on and off the accelerator, and memory."""
 
     job: str
     pool: str
     busy_s: float
-    """Seconds of the accelerator in a step: sampling, training and scoring."""
+    """Accelerator seconds per step: sampling, training and scoring."""
     away_s: float
-    """Seconds of a step in which it needs no accelerator: environments, or samplers of its own."""
+    """Seconds per step off the accelerator: environments, or samplers of its own."""
     steps: int = 1
-    """Steps that are left."""
+    """Remaining steps."""
     device_bytes: int = 0
-    """Bytes that its pool needs on the device."""
+    """Bytes that the job's pool needs on the device."""
     host_bytes: int = 0
-    """Bytes that its pool needs in host memory while parked."""
+    """Bytes that the job's pool needs in host memory while parked."""
     visits: float = 1.0
-    """Times that it comes to the accelerator in a step, each for an equal part of `busy_s`."""
+    """Visits to the accelerator per step, each for an equal part of `busy_s`."""
 
     @property
     def busy_share(self) -> float:
-        """Share of its time in which it keeps an accelerator of its own busy; 1 less what PlexRL calls the bubble ratio."""
+        """Busy fraction of an exclusive accelerator: 1 minus PlexRL's bubble ratio."""
         whole = self.busy_s + self.away_s
         return self.busy_s / whole if whole > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class Worth:
-    """What sharing one accelerator does, against each pool alone on it, one after another."""
+    """Effect of sharing one accelerator, compared with running the pools alone on it, one after another."""
 
     saved_share: float
-    """Accelerator-seconds saved, as a share; negative where sharing costs more than it saves."""
+    """Fraction of accelerator-seconds saved; negative if sharing costs more than it saves."""
     slowdown: float
     """Mean factor by which tasks take longer."""
 
@@ -70,9 +67,9 @@ class Worth:
 
 
 def worth(profiles: Sequence[Profile], switch_s: Mapping[str, float]) -> Worth:
-    """Expected gain of sharing. `switch_s`: seconds of switches that a visit of each pool pays after one of another pool.
+    """Expected gain of sharing. `switch_s`: switch seconds that a visit of each pool pays after another pool's visit.
 
-    The sign says whether to share; without profiles there is nothing to gain.
+    `saved_share` is positive if sharing pays, and 0 without profiles.
     """
     if not profiles:
         return Worth(0.0, 1.0)
@@ -88,9 +85,9 @@ def worth(profiles: Sequence[Profile], switch_s: Mapping[str, float]) -> Worth:
 
 
 def ends_s(profiles: Sequence[Profile], switch_s: Mapping[str, float]) -> dict[str, float]:
-    """Expected end of each job's steps, in seconds from when all are submitted together. `switch_s`: as in `worth`.
+    """Expected end of each job, in seconds after all are submitted together. `switch_s`: as in `worth`.
 
-    Their first visits queue, in the order of the jobs' names; so they end one after another, too.
+    First visits queue in the order of the jobs' names, so equal jobs also end one after another.
     """
     left: dict[str, float] = {}
     begin_s: dict[str, float] = {}
@@ -122,7 +119,7 @@ def ends_s(profiles: Sequence[Profile], switch_s: Mapping[str, float]) -> dict[s
 
 
 def step_times(profiles: Sequence[Profile], switch_s: Mapping[str, float]) -> list[float]:
-    """Expected seconds of a step of each job, all on one accelerator, in the order of `profiles`. `switch_s`: as in `worth`."""
+    """Expected step seconds of each job, all on one accelerator, in the order of `profiles`. `switch_s`: as in `worth`."""
     if len(profiles) == 1:
         return [one.busy_s + one.away_s for one in profiles]
     away = [one.away_s / one.visits for one in profiles]
@@ -149,21 +146,22 @@ def step_times(profiles: Sequence[Profile], switch_s: Mapping[str, float]) -> li
 
 
 def _switches_s(profiles: Sequence[Profile], rates: Sequence[float], queued: Sequence[float], switch_s: Mapping[str, float]) -> list[float]:
-    """Expected seconds of switches in a visit of each job. `rates`: visits a second; `queued`: visits of the job at the accelerator."""
+    """Expected switch seconds per visit of each job. `rates`: visits per second; `queued`: mean number of the job's visits at the
+    accelerator."""
     of_pool = _by_pool(profiles, rates)
     gathered = _by_pool(profiles, queued)
     every = sum(of_pool.values())
     found: list[float] = []
     for one, rate in zip(profiles, rates, strict=True):
         others, all_but_own = every - of_pool[one.pool], every - rate
-        # Visits since the job's last one: with fewer than one it is often the job itself that was there last.
+        # Visits of other jobs since the job's last one; if fewer than one, the job itself was often the last visitor.
         chance = others / max(rate, all_but_own)
         found.append(switch_s.get(one.pool, 0.0) * chance / ((1 + max(1.0, gathered[one.pool])) / 2))
     return found
 
 
 def _beyond_capacity_s(cycles: Sequence[float], demands: Sequence[float]) -> float:
-    """Seconds by which each visit's cycle is longer, so that all visits together take no more than all of the accelerator's time."""
+    """Seconds added to each visit's cycle so that all visits together take at most all of the accelerator's time."""
 
     def use(longer_s: float) -> float:
         return sum(demand / max(1e-9, cycle + longer_s) for cycle, demand in zip(cycles, demands, strict=True))
@@ -185,35 +183,35 @@ def _by_pool(profiles: Sequence[Profile], values: Sequence[float]) -> dict[str, 
 
 
 MOST_TURNS = 128
-"""Maximum number of turns that are looked at; of more, those of so many trajectories, from the shortest to the longest."""
+"""Maximum number of turns simulated; beyond it, trajectories are sampled evenly from the shortest to the longest."""
 HALVINGS = 10
-"""Of the range in which the length of a turn is sought."""
+"""Bisection steps in the search for the turn length."""
 
 
 @dataclass(frozen=True)
 class Trajectory:
     turns: int
     away_s: float
-    """Seconds with its environment."""
+    """Seconds in the environment."""
     took_s: float
-    """Seconds from its admission to its score."""
+    """Seconds from admission to score."""
 
 
 @dataclass(frozen=True)
 class Occupancy:
     generate_s: float
-    """Seconds in which at least one trajectory is sampled."""
+    """Seconds in which at least one trajectory is being sampled."""
     environment_s: float
-    """Seconds in which none is."""
+    """Seconds in which no trajectory is being sampled."""
     visits: int
-    """Times that sampling begins after a time without."""
+    """Number of times that sampling begins after a gap."""
 
 
 def occupancy(trajectories: Sequence[Trajectory], generate_s: float | None = None) -> Occupancy:
-    """Of a step's trajectories, as if its pool had the accelerator to itself.
+    """Occupancy of the accelerator by a step's trajectories, as if their pool had it exclusively.
 
-    `generate_s`: measured seconds in which any was sampled, where trajectories also waited for other pools: then turns are as long as
-    gives these. None: turns take what the environment leaves of `took_s`.
+    `generate_s`: measured seconds with any trajectory being sampled, for trajectories that also waited for other pools; the turn length is
+    then fitted to it. None: turns take the part of `took_s` not spent in the environment.
     """
     seen = _sample(trajectories)
     if not seen:
@@ -240,7 +238,7 @@ def _sample(trajectories: Sequence[Trajectory]) -> Sequence[Trajectory]:
 
 
 def _placed(trajectories: Sequence[tuple[Trajectory, float]]) -> Occupancy:
-    """`trajectories`: each with the seconds of one of its turns."""
+    """Occupancy by `trajectories`, each with the seconds of one of its turns."""
     span_s = max(max(1, one.turns) * turn_s + one.away_s for one, turn_s in trajectories)
     generate_s, visits, until_s = 0.0, 0, -1.0
     for begin_s, end_s in sorted(part for one, turn_s in trajectories for part in _turns(one, turn_s)):
@@ -251,7 +249,7 @@ def _placed(trajectories: Sequence[tuple[Trajectory, float]]) -> Occupancy:
 
 
 def _turns(one: Trajectory, turn_s: float) -> Iterator[tuple[float, float]]:
-    """Begin and end of each."""
+    """Start and end of each turn, in seconds."""
     turns = max(1, one.turns)
     for number in range(turns):
         begin_s = number * (turn_s + one.away_s / turns)

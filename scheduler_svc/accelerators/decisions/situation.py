@@ -1,8 +1,8 @@
-"""One accelerator at one moment, for all policies: who waits, what a switch to each of them costs, and who is ahead of its share. Pure.
+"""One accelerator at one moment, for all policies: who waits, the cost of each switch, and who is ahead of its share. Pure.
 
-What counts for fairness is the time of the last WINDOW_S. Who comes has none of it, and would be served alone until it had as much as the
-others. So it is given what the least-served of those has that have work, as in the fair share of tokens. What it
-is given passes as the window moves on: the others lose what they were served before it came.
+Fairness counts the accelerator time of the last WINDOW_S. A newcomer has none, and would be served alone until it caught up. It is
+therefore credited as much as the least-served tenant with work has, as in the fair share of tokens. The credit
+decays as the window moves on, like the others' time from before the newcomer came.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,19 +15,19 @@ from scheduler_svc.accelerators.decisions.state import Claim, Demand, Holding, P
 from scheduler_svc.accelerators.decisions.tiers import Moves, Residents, where_to_park
 
 WINDOW_S = 600.0
-"""Time of the accelerator that counts for fairness."""
+"""Length of the fairness window in seconds."""
 PRESENT = 0.5
-"""Share of its fair part from which a tenant counts as having work: of a pool's time there, or of the accelerator's."""
+"""Minimum fraction of its fair part for a tenant to count as having work: of a pool's time there, or of the accelerator's."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An executor with ready work that does not hold the accelerator, and the switch to it."""
+    """An executor with ready work that is not the holder, and the switch to it."""
 
     demand: Demand
     park_to: tuple[Park, ...]
     switch_s: float
-    """Expected seconds of the switch: all parking, then its waking."""
+    """Expected seconds of the switch: all parking, then waking the executor."""
 
     @property
     def executor(self) -> str:
@@ -37,21 +37,21 @@ class Candidate:
         return Switch(self.executor, self.demand.function, self.park_to, reason, self.switch_s)
 
     def ratio(self, now_s: float) -> float:
-        """(wait + work) / (work + switch)."""
+        """Response ratio with switch cost: (wait + work) / (work + switch)."""
         work_s = self.demand.work_s
         return (now_s - self.demand.waiting_since_s + work_s) / (work_s + self.switch_s)
 
 
 @dataclass(frozen=True)
 class Situation:
-    """The holder, and the candidates in the order of their ids."""
+    """The holder, and the candidates ordered by executor id."""
 
     now_s: float
     holding: Holding | None
     holder: Demand | None
-    """None without a holder, and where its executor is not among the demands any more."""
+    """None without a holder, and if its executor is no longer among the demands."""
     candidates: tuple[Candidate, ...]
-    """Executors whose state fits into the budget at all."""
+    """Executors with ready work whose state fits into the budget."""
     rules: Rules
 
     @property
@@ -72,24 +72,24 @@ class Situation:
 
     @property
     def stays_until_s(self) -> float:
-        """End of the residency of what was moved to the device; minus infinity without a holder."""
+        """Time until which the state moved to the device by the last switch stays there; minus infinity without a holder."""
         if self.holding is None:
             return float("-inf")
         return self.holding.stay_since_s + self.rules.residency * self.holding.stay_switch_s
 
     @property
     def on_device(self) -> tuple[Candidate, ...]:
-        """Candidates whose state is on the device, and fits there with the others': switches that move nothing."""
+        """Candidates whose state is on the device and fits there beside the others': switching to them moves nothing."""
         return tuple(one for one in self.candidates if one.demand.tier is Tier.DEVICE and not one.park_to)
 
     @property
     def ordered(self) -> list[Candidate]:
-        """Candidates that an operator ordered."""
+        """Candidates that an operator ordered to wake."""
         return [one for one in self.candidates if one.demand.is_ordered]
 
     @property
     def overdue(self) -> list[Candidate]:
-        """Candidates that have waited for `max_wait_s`, the longest wait first."""
+        """Candidates that have waited for `max_wait_s`, longest wait first."""
         found = [one for one in self.candidates if one.demand.waiting_since_s + self.rules.max_wait_s <= self.now_s]
         return sorted(found, key=lambda one: (one.demand.waiting_since_s, one.executor))
 
@@ -101,12 +101,12 @@ class Situation:
 
     @property
     def next_overdue_s(self) -> float:
-        """When the first candidate becomes overdue; infinite without candidates."""
+        """Time at which the first candidate becomes overdue; infinite without candidates."""
         return min((one.demand.waiting_since_s + self.rules.max_wait_s for one in self.candidates), default=float("inf"))
 
 
 def situation(now_s: float, holding: Holding | None, demands: Sequence[Demand], moves: Moves, rules: Rules) -> Situation:
-    """Everything that a policy looks at. The order of `demands` does not count."""
+    """Inputs of a policy, derived from `demands` in any order."""
     ordered = sorted(demands, key=lambda one: one.executor)
     holder = next((one for one in ordered if holding is not None and one.executor == holding.executor), None)
     residents = Residents.of(ordered, moves, {one.executor: 0.0 for one in ordered if one.ready_since_s is not None})
@@ -129,10 +129,10 @@ def _switch_s(next_: Demand, parks: Sequence[Park], residents: Residents, moves:
 def within_share(working: Sequence[Demand], lead_s: float) -> set[str]:
     """Executors that are not ahead of their share of the accelerator: by tenant, then by a tenant's pools.
 
-    `working`: executors with work; those without claims count as within. An executor's time is the mean of its tenants' weighted times,
-    by what each was served in its pool: a tenant that hardly uses a pool does not stand for one that fills it. Within are those that are
-    ahead of the least by no more than `lead_s`, and of these, those whose tenants are no more than that further ahead of their other pools.
-    Some executor is always within.
+    `working`: executors with work; those without claims are always within. An executor's time is the mean of its tenants' weighted times,
+    weighted by each tenant's service in its pool, so that a tenant that hardly uses a pool does not represent one that fills it. Within are
+    executors ahead of the least-served by at most `lead_s`; of these, those whose tenants are at most `lead_s` further ahead of their other
+    pools. At least one executor is within.
     """
     claims = {one.executor: _Claims.of(one.claims) for one in working if one.claims}
     near = _up_to({name: each.mean([one.virtual_s for one in each.claims]) for name, each in claims.items()}, lead_s)
@@ -156,11 +156,11 @@ def _up_to(values_s: Mapping[str, float], lead_s: float) -> set[str]:
 
 @dataclass(frozen=True)
 class _Claims:
-    """One executor's claims."""
+    """One executor's claims, and their weights in means."""
 
     claims: Sequence[Claim]
     served: Sequence[float]
-    """Of each, its weight in a mean: seconds booked in the pool. Where nobody has any, the tenants' weights."""
+    """Weight of each claim in a mean: seconds booked in the pool, or the tenants' weights if nothing is booked."""
 
     @classmethod
     def of(cls, claims: Sequence[Claim]) -> "_Claims":
@@ -172,37 +172,38 @@ class _Claims:
 
     @property
     def present(self) -> list[Claim]:
-        """Claims of tenants that were served PRESENT of their fair part or more; others have too little work here to be behind."""
+        """Claims of tenants that were served at least PRESENT of their fair part; the others have too little work here to be behind."""
         least = PRESENT * sum(self.served) / sum(one.weight for one in self.claims)
         return [one for one, served in zip(self.claims, self.served, strict=True) if served >= least * one.weight]
 
 
 @dataclass(frozen=True)
 class Start:
-    """When a tenant or pool came, and the weighted seconds that it was given."""
+    """Arrival time of a tenant or pool, and the weighted seconds credited to it."""
 
     at_s: float
     given_s: float
 
     def left_s(self, now_s: float) -> float:
-        """What still counts of them."""
+        """Part of the credit that still counts; it decays linearly over WINDOW_S."""
         return self.given_s * max(0.0, 1.0 - (now_s - self.at_s) / WINDOW_S)
 
 
 @dataclass(frozen=True)
 class Present:
-    """One that was there before."""
+    """A tenant or pool that was there before the newcomer."""
 
     weight: float
     virtual_s: float
-    """Seconds of the window divided by its weight, with what it was given."""
+    """Seconds within the window divided by its weight, including its credit."""
 
 
 def starting_s(own_s: float, others: Sequence[Present]) -> float:
-    """Weighted seconds that one which comes is given; `own_s`: those that it has of the window.
+    """Weighted seconds to credit to a newcomer. `own_s`: its seconds within the window.
 
-    It has as many then as the least-served of the others. Those are left out that had less than PRESENT of their fair part: their tools
-    are slow.
+    With the credit it has as many as the least-served of the others. Others below PRESENT of their fair part are ignored: they lack work,
+    as
+    with slow tools.
     """
     if not others:
         return 0.0

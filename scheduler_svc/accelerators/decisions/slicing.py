@@ -2,17 +2,17 @@
 
 Under every policy an executor that an operator ordered is next. The policy `ratio`, response ratio with switch cost, decides in this order:
 
-1. An executor that has waited for `max_wait_s` is next, the longest wait first. A step or scoring pass of the holder ends before it parks;
-   it is ordered to park while one runs, so that its own watchdog ends one that hangs.
-2. What was moved to the device stays for its residency, a multiple of the switch that moved it, while it has work: its executors alone
-   follow each other.
-3. Of the executors that are not ahead of their share of the accelerator's time, the highest (wait + work) / (work + switch) is next; a
-   holder with work keeps unless the ratio exceeds its own by the hysteresis. A holder without work is not waited for.
+1. An executor that has waited for `max_wait_s` is next, longest wait first. A step or scoring pass of the holder finishes before it parks;
+   the order to park is sent while it runs, so that the executor's own watchdog ends one that hangs.
+2. State moved to the device stays for its residency, a multiple of the duration of the switch that moved it, while it has work: until then
+   only executors on the device follow each other.
+3. Of the executors that are not ahead of their share of the accelerator's time, the highest (wait + work) / (work + switch) is next. A
+   holder with work keeps the accelerator unless the ratio exceeds its own by the hysteresis. A holder without work is switched away from.
 
-The wait of an executor begins when its oldest work is ready and its latest slice is over. Without the second an executor with a growing
-backlog would be overdue for ever, and nothing would bound the others' waiting. With it, and since a slice that others wait for past
-`max_wait_s` ends with its operation, no executor with ready work waits longer than `max_wait_s` and, for each executor, one operation and
-one switch. `fcfs` knows no such bound; only a slice of its that has lasted for `max_wait_s` ends with its step in the same way.
+An executor's wait begins when its oldest work is ready and its latest slice is over. Without the second condition an executor with a
+growing backlog would be permanently overdue, and the others' waiting would be unbounded. With it, and since a slice that others wait for
+past `max_wait_s` ends with its operation, no executor with ready work waits longer than `max_wait_s` plus, for each executor, one operation
+and one switch. `fcfs` has no such bound; its slices end with their step only after they have lasted for `max_wait_s`.
 
 PlexRL (arXiv 2605.20863) names its policy HRRS and does not publish its formula. This one is our own and claims nothing about theirs;
 highest response ratio next is from Brinch Hansen, 1971.
@@ -40,10 +40,10 @@ from scheduler_svc.accelerators.decisions.tiers import Moves
 
 NEVER_S = float("inf")
 SOON_S = 1e-3
-"""Minimum time until a decision is looked at again."""
+"""Minimum seconds until a decision is reconsidered."""
 
 MIN_PROGRESS_S = 1.0
-"""Minimum time for which requests run before they are frozen."""
+"""Minimum seconds for which requests run before they are frozen."""
 
 Decision = Keep | Idle | Switch
 
@@ -56,20 +56,20 @@ def next_slice(
     rules: Rules,
     policy: Callable[[Situation], Decision] | None = None,
 ) -> Decision:
-    """What the accelerator does next.
+    """The next decision on the accelerator.
 
-    To be asked whenever work becomes ready or ends, when a switch is done, and at `until_s` of the latest answer. `demands`: every
-    executor of the accelerator, with or without ready work, in any order; faulty ones without. After a `Switch` the holder is parked as
-    `park_mode` says. `policy`: instead of the one that the rules name, for comparisons. Equal arguments give equal answers.
+    Call it whenever work becomes ready or ends, when a switch is done, and at `until_s` of the latest decision. `demands`: every
+    executor of the accelerator, in any order; pass faulty ones without ready work. After a `Switch` the holder is parked by
+    `park_mode`. `policy`: overrides the policy in the rules, for comparisons. Deterministic.
     """
     seen = situation(now_s, holding, demands, moves, rules)
     if seen.is_interruptible:
         return seen.ordered[0].chosen(Reason.ORDER) if seen.ordered else (policy or POLICIES[rules.policy])(seen)
-    if holding is not None and holding.running is None:  # it is beginning
+    if holding is not None and holding.running is None:  # the holder is about to begin its first operation
         may_be_frozen = seen.holder is not None and seen.holder.function.is_interruptible
         return Keep(now_s + SOON_S if may_be_frozen else NEVER_S)
     from_s = seen.next_overdue_s
-    if rules.policy is not Policy.RATIO and holding is not None:  # their order is their own; but a step that hangs must not hold for ever
+    if rules.policy is not Policy.RATIO and holding is not None:  # a hanging step must not hold it forever
         from_s = max(from_s, holding.awake_s + rules.max_wait_s)
     if from_s <= now_s:
         return seen.overdue[0].chosen(Reason.OVERDUE)
@@ -77,11 +77,12 @@ def next_slice(
 
 
 def park_mode(left: Quantiles | None, held_s: float, slack_s: float, costs: FreezeCosts, rules: Rules) -> Drain | Freeze:
-    """How the holder ends what runs; requests are never aborted.
+    """How the holder's running work is ended; requests are never aborted.
 
-    `left`: time until what runs has ended, None when nothing runs. `held_s`: how long it has been awake. `slack_s`: time until the next
-    executor is overdue, 0 or less once it is. `fcfs` drains to the end. Requests are frozen where they would hold up an overdue executor
-    for longer than `drain` times what freezing costs, but not before they have run for twice the cost: else they might never end.
+    `left`: time until the running work ends, None if nothing runs. `held_s`: seconds since the holder woke. `slack_s`: seconds until the
+    next
+    executor is overdue, 0 or less once it is. `fcfs` drains to the end. Requests are frozen if they would hold up an overdue executor
+    for longer than `drain` times the cost of freezing, but not before they have run for twice that cost: otherwise they might never finish.
     """
     if left is None:
         return Drain(0.0)
@@ -125,19 +126,19 @@ def _beside_a_working_holder(seen: Situation) -> Decision:
 
 
 def _best(candidates: Sequence[Candidate], seen: Situation) -> Candidate | None:
-    """The highest ratio of those that are not ahead of their share."""
+    """The candidate with the highest ratio that is not ahead of its share; None if there is none."""
     fair = [one for one in candidates if one.executor in seen.fair]
     return min(fair, key=lambda one: (-one.ratio(seen.now_s), one.executor), default=None)
 
 
 def _own_ratio(holder: Demand, now_s: float) -> float:
-    """The holder's ratio: no switch, and the wait of its oldest work that has not begun."""
+    """The holder's ratio: without a switch, and with the wait of its oldest work that has not begun."""
     wait_s = 0.0 if holder.ready_since_s is None else now_s - holder.ready_since_s
     return (wait_s + holder.work_s) / holder.work_s if holder.work_s > 0 else 1.0
 
 
 def first_come_first_served(seen: Situation) -> Decision:
-    """The operation that has been ready longest is next, wherever it has to run. It drains, and knows neither shares nor switch costs."""
+    """The policy `fcfs`: the operation that has been ready longest is next. The holder drains; shares and switch costs are ignored."""
     oldest = min(seen.candidates, key=lambda one: (_ready_since_s(one), one.executor), default=None)
     own = None if seen.holder is None else seen.holder.ready_since_s
     if oldest is not None and (own is None or _ready_since_s(oldest) < own):

@@ -1,4 +1,4 @@
-"""Executors of one accelerator and their ready work, the rules, and the decisions. Values only."""
+"""Executors of one accelerator, their ready work, the rules, and the decisions. Values only."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,9 +14,9 @@ class Reason(StrEnum):
     OVERDUE = "overdue"
     RATIO = "ratio"
     RESIDENT = "resident"
-    """Its state is on the device, and what was moved there stays."""
+    """The executor's state is on the device, within its residency."""
     ORDER = "order"
-    """In the order of arrival, or an operator's."""
+    """By order of arrival, or an operator's order."""
 
 
 @dataclass(frozen=True)
@@ -29,16 +29,16 @@ class Quantiles:
 
 @dataclass(frozen=True)
 class Claim:
-    """A tenant that may have work at an executor."""
+    """A tenant's entitlement to an executor's time."""
 
     tenant: str
     weight: float
     virtual_s: float
-    """Seconds of the accelerator booked to the tenant, divided by its weight, and what it was given as it came later than others."""
+    """Accelerator seconds booked to the tenant, divided by its weight, plus its newcomer's credit."""
     pool_virtual_s: float
-    """The same of the tenant's work in the executor's pool alone."""
+    """As `virtual_s`, for the tenant's work in the executor's pool alone."""
     given_s: float = 0.0
-    """What of `pool_virtual_s` was given."""
+    """Newcomer's credit included in `pool_virtual_s`."""
 
 
 @dataclass(frozen=True)
@@ -48,28 +48,30 @@ class Demand:
     executor: str
     pool: str
     function: Function
-    """Function of its oldest ready work; without any, of its latest."""
+    """Function of its oldest ready work; without ready work, of its latest."""
     tier: Tier
     device_bytes: int
-    """Bytes that it needs on the device."""
+    """Bytes that the executor needs on the device."""
     host_bytes: int
-    """Bytes that it needs in host memory in the tier `host`."""
+    """Bytes that the executor needs in host memory in the tier `host`."""
     deepest: Tier
-    """Deepest tier that its pool allows."""
+    """Deepest tier that the executor's pool allows."""
     ready_since_s: float | None
-    """When its oldest ready work became ready; None without ready work."""
+    """Time at which its oldest ready work became ready; None without ready work."""
     parked_since_s: float
-    """End of its latest slice; minus infinity before the first."""
+    """End of the executor's latest slice; minus infinity before the first."""
     work_s: float = 0.0
     """Expected seconds of all its ready and running work."""
     claims: tuple[Claim, ...] = ()
     is_ordered: bool = False
-    """Whether an operator ordered that it is next, with or without work."""
+    """Whether an operator ordered the executor to wake, with or without work."""
 
     @property
     def waiting_since_s(self) -> float:
-        """When its present wait began: its oldest work was ready, and its latest slice over. Infinite without ready work, and minus
-        infinity where it is ordered."""
+        """Start of the present wait: the later of its oldest work becoming ready and the end of its latest slice.
+
+        Infinite without ready work; minus infinity if an operator ordered it.
+        """
         if self.is_ordered:
             return float("-inf")
         return float("inf") if self.ready_since_s is None else max(self.ready_since_s, self.parked_since_s)
@@ -81,29 +83,29 @@ class Holding:
 
     executor: str
     awake_s: float
-    """When its switch was done."""
+    """Time at which the executor woke."""
     switch_s: float
     """Seconds that the switch to it took."""
     running: Function | None
-    """Function of the operation in progress."""
+    """Function of the operation in progress; None if none is."""
     has_started: bool
-    """Whether it has started an operation since it woke."""
+    """Whether the executor has started an operation since it woke."""
     stay_since_s: float
-    """When the latest switch was done that moved state to the device. Its pool's executors may have followed each other since."""
+    """End of the latest switch that moved state to the device; later switches between executors on the device do not count."""
     stay_switch_s: float
     """Seconds that this switch took."""
     left: Quantiles | None = None
-    """Time until what runs has ended; None when nothing runs."""
+    """Time until the running work ends; None if nothing runs."""
 
 
 @dataclass(frozen=True)
 class FreezeCosts:
-    """What it costs to freeze what runs and to continue it later, in seconds."""
+    """Cost of freezing the running work and continuing it later, in seconds."""
 
     switch_s: float
-    """The switch to its executor."""
+    """Seconds to switch back to its executor."""
     again_s: float = 0.0
-    """Work that is repeated: a KV cache that is dropped is computed again. 0 where the executor stays on the device."""
+    """Seconds of repeated work: a dropped KV cache is recomputed. 0 if the executor stays on the device."""
 
     @property
     def seconds(self) -> float:
@@ -120,26 +122,25 @@ class MemoryBudget:
 
 @dataclass(frozen=True)
 class Rules:
-    """An accelerator's settings. Defaults are those of the policy `ratio`."""
+    """An accelerator's settings; the defaults are for the policy `ratio`."""
 
     budget: MemoryBudget
     policy: Policy = Policy.RATIO
     max_wait_s: float = 60.0
-    """Seconds of waiting after which an executor goes before all that are not overdue."""
+    """Seconds of waiting after which an executor is overdue and takes precedence."""
     residency: float = 4.0
-    """Minimum time for which what was moved to the device stays there while it has work, as a multiple of the switch that moved it."""
+    """Minimum time for which state moved to the device stays there while it has work, as a multiple of the switch's duration."""
     lead_s: float = 15.0
     """Maximum weighted seconds by which a tenant, or one of its pools, may be ahead of the least-served one and still be chosen."""
     hysteresis: float = 1.5
     """Factor by which another executor's ratio must exceed the holder's."""
     drain: float = 4.0
-    """Maximum time that a sampler's requests may take to end while another executor is overdue, as a multiple of the cost of
-    freezing them."""
+    """Maximum time for running requests to finish while another executor is overdue, as a multiple of the cost of freezing them."""
 
 
 @dataclass(frozen=True)
 class Park:
-    """An order to move an executor's state off the device, or only to pause it there."""
+    """An order to move an executor's state off the device, or, with `to_tier` device, to pause it there."""
 
     executor: str
     from_tier: Tier
@@ -148,21 +149,21 @@ class Park:
 
 @dataclass(frozen=True)
 class Keep:
-    """The holder continues, and starts what is ready. The decision holds until `until_s` at the latest, or until work changes."""
+    """The holder continues, and starts ready work. Valid until `until_s`, or until work changes."""
 
     until_s: float
 
 
 @dataclass(frozen=True)
 class Idle:
-    """Nobody computes. The decision holds until `until_s` at the latest, or until work changes."""
+    """No executor computes. Valid until `until_s`, or until work changes."""
 
     until_s: float
 
 
 @dataclass(frozen=True)
 class Switch:
-    """`executor` is next. `park_to`: moves of others before it wakes, the holder's among them."""
+    """`executor` is next. `park_to`: moves of others, including the holder, before it wakes."""
 
     executor: str
     function: Function
@@ -174,11 +175,11 @@ class Switch:
 
 @dataclass(frozen=True)
 class Drain:
-    """The holder starts nothing new; what still runs after `seconds` is frozen, unless it cannot be."""
+    """The holder starts no new work; running work is frozen after `seconds` if it can be."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Freeze:
-    """Running requests of a sampler are frozen immediately; they continue in its next slice."""
+    """A sampler's running requests are frozen immediately; they continue in its next slice."""

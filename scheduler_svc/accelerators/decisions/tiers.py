@@ -1,7 +1,7 @@
-"""Seconds of moves between tiers, which executors leave the device for the next one, and how deep they are parked. Pure.
+"""Durations of moves between tiers, which executors leave the device for the next one, and to which tier. Pure.
 
-State stays on the device while the budget allows it: parking an executor that way only pauses it. Where the next executor does not fit,
-those leave that are needed last, and each goes to the allowed tier from which it is back soonest. Host memory has a budget too.
+State stays on the device while the budget allows it: parking such an executor only pauses it. If the next executor does not fit,
+executors that are needed last leave, each to the allowed tier from which it returns fastest. Host memory has a budget too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,23 +11,23 @@ from common.accelerators import Function, Tier
 from scheduler_svc.accelerators.decisions.state import Demand, MemoryBudget, Park, Quantiles
 
 NEWEST = 100
-"""Number of newest measurements of a move that count."""
+"""Number of newest measurements of a move that are used."""
 PAUSE_S = 0.02
 """Seconds to pause or resume an executor whose state stays on the device."""
 PRIOR_S = {Function.GENERATE: 1.0, Function.TRAIN: 2.0, Function.SCORE: 2.0}
-"""Seconds of an operation before the first was measured. A step is one, also while it scores."""
+"""Assumed seconds of an operation before the first measurement. A step is one operation, including its scoring."""
 MIN_S = 1e-3
-"""Minimum of every expected operation, so that no ratio has a zero below."""
+"""Minimum expected seconds of an operation, which keeps ratios finite."""
 
 Key = tuple[str, Tier, Tier]
-"""Executor, tier before, tier after."""
+"""(executor, tier before, tier after)."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Prior of moves that were never measured: bytes a second, and seconds that do not depend on bytes.
+    """Prior for moves that were never measured: bytes per second, and fixed seconds.
 
-    Defaults are cautious ones for a GPU behind PCIe: 8 GiB/s to and from host memory, 1 GiB/s from disk, 10 s for an engine's start,
+    The defaults are conservative for a GPU behind PCIe: 8 GiB/s to and from host memory, 1 GiB/s from disk, 10 s to start an engine,
     15 s more for a process.
     """
 
@@ -40,13 +40,13 @@ class Rates:
 
 @dataclass(frozen=True)
 class Moves:
-    """Durations of moves by executor and tiers."""
+    """Measured durations of moves by executor and tiers, and rates for the others."""
 
     measured: Mapping[Key, Quantiles] = field(default_factory=dict[Key, Quantiles])
     rates: Rates = Rates()
 
     def seconds(self, executor: str, from_tier: Tier, to_tier: Tier, size_bytes: int) -> float:
-        """Expected seconds of one move. `size_bytes`: what the executor has on the device while awake."""
+        """Expected seconds of one move. `size_bytes`: device bytes of the executor while awake."""
         found = self.measured.get((executor, from_tier, to_tier))
         return found.p50_s if found is not None else prior_s(from_tier, to_tier, size_bytes, self.rates)
 
@@ -70,7 +70,7 @@ def prior_s(from_tier: Tier, to_tier: Tier, size_bytes: int, rates: Rates) -> fl
 
 
 def measured(durations_s: Mapping[Key, Iterable[float]]) -> dict[Key, Quantiles]:
-    """Quantiles of the newest measurements of each move, the oldest first; moves without one are left out."""
+    """Quantiles of each move's newest measurements. `durations_s`: oldest first; moves without a measurement are left out."""
     found: dict[Key, Quantiles] = {}
     for key, durations in durations_s.items():
         ordered = sorted(list(durations)[-NEWEST:])
@@ -80,7 +80,7 @@ def measured(durations_s: Mapping[Key, Iterable[float]]) -> dict[Key, Quantiles]
 
 
 def piece_s(measured_s: float | None, function: Function) -> float:
-    """Expected seconds of one operation. `measured_s`: the mean that its executor measured, in its batches; None before the first."""
+    """Expected seconds of one operation. `measured_s`: mean measured by its executor, when batched; None before the first."""
     return max(MIN_S, measured_s) if measured_s else PRIOR_S[function]
 
 
@@ -93,12 +93,12 @@ class Resident:
 
     demand: Demand
     tiers: tuple[Tier, ...]
-    """Tiers that it may be parked in, the one with the shortest way there and back first."""
+    """Tiers that it may be parked in, shortest round trip first."""
 
 
 @dataclass(frozen=True)
 class Residents:
-    """Executors with state on the device, in the order in which they are evicted, and the bytes in use."""
+    """Executors with state on the device, in eviction order, and the bytes in use."""
 
     on_device: tuple[Resident, ...]
     device_bytes: int
@@ -106,9 +106,9 @@ class Residents:
 
     @classmethod
     def of(cls, executors: Sequence[Demand], moves: Moves, forecast_s: Mapping[str, float]) -> "Residents":
-        """`forecast_s`: seconds until each executor is expected to be needed; absent: not expected.
+        """Order executors for eviction. `forecast_s`: seconds until each is expected to be needed; absent: not expected.
 
-        Evicted first: needed last; then cheapest to bring back; ids break ties.
+        Evicted first: the one needed last; then the one cheapest to bring back; ids break ties.
         """
 
         def rank(one: Demand) -> tuple[float, float, str]:
@@ -121,17 +121,18 @@ class Residents:
 
 
 def _ranked_tiers(one: Demand, moves: Moves) -> tuple[Tier, ...]:
-    """Without room in host memory even a pool that allows nothing deeper goes to disk: a wrong setting must not stop the others."""
+    """Allowed tiers, shortest round trip first. Disk is a last resort even beyond the pool's deepest tier: a wrong setting must not stop
+    others."""
     deepest = max(one.deepest, Tier.DISK, key=lambda tier: tier.depth) if one.deepest is not Tier.DEVICE else Tier.DEVICE
     allowed = [tier for tier in Tier if Tier.DEVICE.depth < tier.depth <= deepest.depth]
     return tuple(sorted(allowed, key=lambda tier: (tier.depth > one.deepest.depth, _round_trip_s(one, tier, moves), tier.depth)))
 
 
 def where_to_park(next_: Demand, residents: Residents, budget: MemoryBudget) -> tuple[Park, ...] | None:
-    """Moves that make room on the device for `next_`; None when it does not fit even alone.
+    """Moves that make room on the device for `next_`; None if it does not fit even alone.
 
-    An executor may grow while it is awake, so that those on the device exceed the budget. Executors that stay on the device need no move.
-    Others are parked before `next_` wakes, so its own place in host memory is not free yet.
+    An executor may grow while it is awake, so those on the device may exceed the budget. Executors that stay on the device need no move.
+    The others are parked before `next_` wakes, so its own place in host memory is not free yet.
     """
     free_in_host = budget.host_bytes - residents.host_bytes
     missing = residents.device_bytes - budget.device_bytes + (0 if next_.tier is Tier.DEVICE else next_.device_bytes)

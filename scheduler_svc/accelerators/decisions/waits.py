@@ -1,4 +1,4 @@
-"""What a pool waits for while none of its samplers, or trainers, is awake on a shared accelerator; some executors never fit. Pure."""
+"""The wait of a pool none of whose samplers, or trainers, is awake on a shared accelerator; executors that never fit. Pure."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 from common.pools.memory import GIB
 
 LOWER = {"rollout": "kv_cache_gib (on a GPU gpu_memory_share)", "trainer": "train_tokens"}
-"""Setting of a pool that its executors' memory depends on most."""
+"""Pool setting that most affects its executors' memory, by service."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Misfit:
     pool: str
     device_bytes: int
     memory_gib: float
-    """Budget of the accelerator."""
+    """Memory budget of the accelerator in GiB."""
 
     @property
     def needed_gib(self) -> float:
@@ -37,7 +37,7 @@ class Misfit:
 def misfit(
     accelerator: str, service: Literal["rollout", "trainer"], pool: str, device_bytes: int, memory_gib: float | None
 ) -> Misfit | None:
-    """None where it fits, and where the pools file gives no budget: the processes on a GPU know what there is."""
+    """None if the executor fits, or if the pools file gives no budget: executors on a GPU measure its memory themselves."""
     if memory_gib is None or device_bytes <= int(memory_gib * GIB):
         return None
     return Misfit(accelerator, service, pool, device_bytes, memory_gib)
@@ -48,22 +48,22 @@ NEVER_S = float("inf")
 
 @dataclass(frozen=True)
 class AcceleratorWait:
-    """That all samplers, or all trainers, of a pool wait for shared accelerators; of the one that is expected to wake first."""
+    """Wait of a pool's samplers, or trainers, for a shared accelerator: of the executor expected to wake first."""
 
     accelerator: str
     wake_s: float
-    """Seconds that waking it takes."""
+    """Expected seconds to wake the executor."""
     usual_s: float | None
-    """Median seconds between its slices; None before the second."""
+    """Median seconds between its slices; None before its second slice."""
     waited_s: float
     is_held: bool = False
     """Whether an operator has parked it."""
     faults: int = 0
-    """Attempts to wake it that have failed since it last woke."""
+    """Failed attempts to wake it since it last woke."""
     misfit: Misfit | None = None
-    """That it needs more than its accelerator has."""
+    """Set if the executor needs more memory than its accelerator has."""
     has_work: bool = True
-    """Whether anything waits for it; else it is parked because its pool has nothing for it."""
+    """Whether work waits for it; if not, it is parked for lack of work."""
 
     @property
     def left_s(self) -> float:

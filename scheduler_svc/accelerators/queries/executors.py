@@ -1,4 +1,4 @@
-"""Queries on accelerators and executors: what the pools file has, answers, faults, operators' holds."""
+"""Queries on accelerators and executors: registration from the pools file, answers, faults, operators' holds."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -22,7 +22,7 @@ INSERT INTO executors (accelerator, id, pool, service) VALUES (:accelerator, :id
 
 
 async def register(connection: AsyncConnection, specs: Mapping[str, dict[str, JsonValue]], places: Collection[Place]) -> None:
-    """Write what the pools file has, and leave accelerators that it had before: slices refer to them."""
+    """Insert the accelerators and executors of the pools file; accelerators no longer in it stay, since slices refer to them."""
     for name, spec in sorted(specs.items()):
         await connection.execute(_ACCELERATOR, {"id": name, "spec": json.dumps(spec)})
     for place in sorted(places, key=lambda one: (one.accelerator, one.executor)):
@@ -37,7 +37,7 @@ WHERE (accelerator, id) NOT IN (SELECT * FROM unnest(CAST(:accelerators AS text[
 
 
 async def removed(connection: AsyncConnection, places: Collection[tuple[str, str]]) -> list[tuple[str, str, str]]:
-    """(accelerator, executor, pool) of executors that are none of `places`."""
+    """(accelerator, executor, pool) of executors that are not in `places`."""
     given = {"accelerators": [accelerator for accelerator, _ in places], "ids": [executor for _, executor in places]}
     return [(row.accelerator, row.id, row.pool) for row in (await connection.execute(_REMOVED, given)).all()]
 
@@ -47,20 +47,20 @@ _DELETE = text("DELETE FROM executors WHERE accelerator = :accelerator AND id = 
 
 
 async def delete(connection: AsyncConnection, accelerator: str, executor: str) -> None:
-    """With its measured moves; its slices stay."""
+    """Delete an executor with its measured moves; its slices stay."""
     for statement in (_MOVES_OF, _DELETE):
         await connection.execute(statement, {"accelerator": accelerator, "id": executor})
 
 
 async def locked_epoch(connection: AsyncConnection, accelerator: str) -> int | None:
-    """Epoch of the accelerator's newest order; what else concerns its slices waits until this transaction ends. None: no such row."""
+    """Lock the accelerator's row until the transaction ends; returns the epoch of its newest order, None without such a row."""
     statement = text("SELECT epoch FROM accelerators WHERE id = :id FOR UPDATE")
     row = (await connection.execute(statement, {"id": accelerator})).first()
     return row.epoch if row is not None else None
 
 
 async def raise_epoch(connection: AsyncConnection, accelerator: str, epoch: int) -> None:
-    """Set the epoch of a locked accelerator; it only grows."""
+    """Set the epoch of a locked accelerator, unless it is higher already."""
     statement = text("UPDATE accelerators SET epoch = :epoch WHERE id = :id AND epoch < :epoch")
     await connection.execute(statement, {"id": accelerator, "epoch": epoch})
 
@@ -75,7 +75,7 @@ RETURNING id
 
 
 async def record_answer(connection: AsyncConnection, done: LeaseDone) -> bool:
-    """Write what the executor says of itself; False where a newer answer was written."""
+    """Record an executor's answer; False if a newer answer is recorded."""
     row = {
         "accelerator": done.accelerator,
         "id": done.executor,
@@ -97,12 +97,12 @@ WHERE accelerator = :accelerator AND id = :id AND faults > 0
 
 
 async def forget_faults(connection: AsyncConnection, accelerator: str, executor: str) -> None:
-    """It has woken."""
+    """Clear the faults of an executor that has woken."""
     await connection.execute(_HEALED, {"accelerator": accelerator, "id": executor})
 
 
 async def failures(connection: AsyncConnection, accelerator: str, executor: str) -> int:
-    """Failed attempts to wake since it last woke."""
+    """Number of failed attempts to wake since the executor last woke."""
     statement = text("SELECT faults FROM executors WHERE accelerator = :accelerator AND id = :id")
     return int((await connection.execute(statement, {"accelerator": accelerator, "id": executor})).scalar_one())
 
@@ -116,16 +116,16 @@ WHERE accelerator = :accelerator AND id = :id
 
 @dataclass(frozen=True)
 class Fault:
-    """Why an executor could not wake, and when it may try next."""
+    """Why an executor could not wake, and the earliest time of its next attempt."""
 
     reason: str
     retry_ms: int
     needs_room: bool
-    """Whether all others are parked a tier deeper then."""
+    """Whether all other executors are parked a tier deeper before the retry."""
 
 
 async def record_fault(connection: AsyncConnection, accelerator: str, executor: str, fault: Fault) -> None:
-    """It could not wake. An order to measure its moves is lifted: else it would be woken before all others, for ever."""
+    """Record a failed wake. An order to measure its moves is cleared; otherwise the executor would precede all others forever."""
     row = {"faulty": ExecutorState.FAULTY.value, "fault": fault.reason, "retry_ms": fault.retry_ms, "needs_room": fault.needs_room}
     await connection.execute(_FAILED, {"accelerator": accelerator, "id": executor, **row})
 
@@ -134,7 +134,7 @@ _EXPLAINED = text("UPDATE executors SET state = :faulty, fault = :reason WHERE a
 
 
 async def explain_fault(connection: AsyncConnection, accelerator: str, executor: str, fault: str, reason: str) -> None:
-    """Its fault was recorded as `fault` until its reason was known."""
+    """Replace the provisional fault text `fault` by its `reason`, now known."""
     given = {"accelerator": accelerator, "id": executor, "faulty": ExecutorState.FAULTY.value, "fault": fault, "reason": reason}
     await connection.execute(_EXPLAINED, given)
 
@@ -145,12 +145,12 @@ UPDATE executors SET state = :cold, tier = :off WHERE accelerator = :accelerator
 
 
 async def record_absence(connection: AsyncConnection, accelerator: str, executor: str) -> bool:
-    """No process reports as this executor; False where that was known."""
+    """Record that no process runs as this executor; False if that was already recorded."""
     given = {"accelerator": accelerator, "id": executor, "cold": ExecutorState.COLD.value, "off": Tier.OFF.value}
     return (await connection.execute(_GONE, given)).first() is not None
 
 
-# Rows that others have locked are left for the next time: this waits for none, so that nobody waits for each other.
+# Skips rows locked by others, to be retried at the next call: waiting for them could deadlock.
 _READY = text("""
 WITH changed AS (
     SELECT e.accelerator, e.id, g.since FROM executors e
@@ -163,7 +163,7 @@ UPDATE executors e SET ready_since = c.since FROM changed c WHERE e.accelerator 
 
 
 async def record_ready(connection: AsyncConnection, since_ms: Mapping[tuple[str, str], int | None]) -> None:
-    """Write since when work waits for executors to wake, by accelerator and executor; None without any."""
+    """Record since when work waits for each executor to wake, in Unix milliseconds; None without work."""
     keys = list(since_ms)
     given = {"accelerators": [accelerator for accelerator, _ in keys], "ids": [executor for _, executor in keys]}
     await connection.execute(_READY, {**given, "ms": [since_ms[key] for key in keys]})
@@ -173,7 +173,7 @@ _LIFT = text("UPDATE executors SET held = NULL WHERE accelerator = :accelerator 
 
 
 async def wake_ordered(connection: AsyncConnection, accelerator: str, executor: str) -> None:
-    """The slice that an operator asked for is ordered; where moves are measured it is the first of two."""
+    """Clear an operator's wake order once its slice is ordered; an order to measure moves stays, for its second slice."""
     await connection.execute(_LIFT, {"accelerator": accelerator, "id": executor})
 
 
@@ -188,7 +188,7 @@ WHERE e.accelerator = :accelerator AND e.id = :id AND e.held = 'wake' AND e.meas
 
 
 async def parked(connection: AsyncConnection, accelerator: str, executor: str, epoch: int) -> None:
-    """It has parked, by an order of `epoch`. Where that was measured, only the wake is left; call it before the slice is told."""
+    """Record that a measured executor has parked by an order of `epoch`: only its second wake is left. Call it before `slices.parked`."""
     await connection.execute(_MEASURED, {"accelerator": accelerator, "id": executor, "epoch": epoch})
 
 
@@ -199,7 +199,7 @@ WHERE s.ended_at IS NULL ORDER BY s.accelerator
 
 
 async def open_slices(connection: AsyncConnection) -> list[tuple[str, str, int, int]]:
-    """(accelerator, executor, the accelerator's epoch, the slice's) of every open slice, also of accelerators that are none any more."""
+    """(accelerator, executor, the accelerator's epoch, the slice's epoch) of every open slice, also on accelerators no longer deployed."""
     return [(row.accelerator, row.executor, row.epoch, row.open) for row in (await connection.execute(_OPEN_SLICES)).all()]
 
 
@@ -236,7 +236,7 @@ WHERE place <= :most ORDER BY id
 
 
 async def newest_moves(connection: AsyncConnection, names: Collection[str], most: int, *, after: int = 0) -> list[MeasuredMove]:
-    """The newest moves of each kind, `most` at most, the oldest first. `after`: only those with a higher id."""
+    """The newest `most` moves of each (accelerator, executor, tier, tier), oldest first. `after`: only moves with a higher id."""
     rows = (await connection.execute(_NEWEST_MOVES, {"after": after, "names": sorted(names), "most": most})).all()
     return [MeasuredMove(row.id, row.accelerator, row.executor, Tier(row.from_tier), Tier(row.to_tier), row.seconds) for row in rows]
 
@@ -249,5 +249,5 @@ DELETE FROM moves WHERE id IN (
 
 
 async def forget_moves(connection: AsyncConnection, most: int) -> None:
-    """Delete all but the newest `most` of each kind."""
+    """Delete all but the newest `most` moves of each (accelerator, executor, tier, tier)."""
     await connection.execute(_FORGET_MOVES, {"most": most})

@@ -1,4 +1,4 @@
-"""Queries on the life of a slice, from its order to its booking; for a locked accelerator, but for the deletion of old ones."""
+"""Queries on the life of a slice, from its order to its booking. Except for `forget`, the accelerator must be locked."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _SLICE = "accelerator = :accelerator AND epoch = :epoch"
 
 @dataclass(frozen=True)
 class NewSlice:
-    """A slice that is ordered."""
+    """A slice to insert as ordered."""
 
     accelerator: str
     epoch: int
@@ -26,9 +26,9 @@ class NewSlice:
     function: Function
     reason: SliceReason
     tasks: Sequence[str]
-    """Whose work it is ordered for."""
+    """Tasks with ready work for which the slice is ordered."""
     expected_s: float
-    """Of the switch."""
+    """Expected seconds of the switch."""
     from_tier: Tier
     ordered_ms: int
 
@@ -41,7 +41,7 @@ VALUES (:accelerator, :epoch, :executor, :pool, :function, :reason, CAST(:tasks 
 
 
 async def order(connection: AsyncConnection, new: NewSlice) -> None:
-    """Raises: IntegrityError where another slice of the accelerator is open."""
+    """Insert a slice. Raises: IntegrityError if another slice of the accelerator is open."""
     values = {"function": new.function.value, "reason": new.reason.value, "from_tier": new.from_tier.value, "tasks": list(new.tasks)}
     row = {name: getattr(new, name) for name in ("accelerator", "epoch", "executor", "pool", "expected_s", "ordered_ms")}
     await connection.execute(_ORDER, {**row, **values})
@@ -55,9 +55,9 @@ class OpenSlice:
     executor: str
     pool: str
     latest_ms: int
-    """Of its times: nothing of it may end before."""
+    """Latest of its times so far, in Unix milliseconds; it cannot end earlier."""
     has_woken: bool
-    """Whether its executor was awake."""
+    """Whether its executor has woken."""
 
 
 _OPEN = text("""
@@ -77,7 +77,7 @@ async def open_slice(connection: AsyncConnection, accelerator: str) -> OpenSlice
 
 
 async def latest_end_ms(connection: AsyncConnection, accelerator: str) -> int:
-    """When the accelerator's newest slice ended; 0 where none has."""
+    """End of the accelerator's newest slice in Unix milliseconds; 0 if it is open or there is none."""
     return int((await connection.execute(_LATEST, {"accelerator": accelerator})).scalar_one())
 
 
@@ -88,7 +88,7 @@ WHERE {_SLICE} AND executor = :executor AND awake_at IS NULL AND ended_at IS NUL
 
 
 async def begin(connection: AsyncConnection, accelerator: str, epoch: int, executor: str, awake_ms: int) -> bool:
-    """Its executor has woken; False where it has ended, was awake, or is another's."""
+    """Record that the slice's executor has woken; False if it had already woken, the slice has ended, or it is another executor's."""
     given = {"accelerator": accelerator, "epoch": epoch, "executor": executor, "awake_ms": awake_ms}
     return (await connection.execute(_AWAKE, given)).first() is not None
 
@@ -101,7 +101,7 @@ WHERE {_SLICE} AND ended_at IS NULL RETURNING epoch
 
 
 async def end(connection: AsyncConnection, accelerator: str, epoch: int, how: SliceEnd, ended_ms: int, *, asked: bool) -> bool:
-    """End the open slice; False where it has ended. `asked`: whether its executor is ordered to park."""
+    """End the open slice; False if it had already ended. `asked`: whether its executor is ordered to park."""
     given = {"accelerator": accelerator, "epoch": epoch, "ended": how.value, "ended_ms": ended_ms, "asked": asked}
     return (await connection.execute(_END, given)).first() is not None
 
@@ -125,7 +125,11 @@ WHERE s.accelerator = :accelerator AND s.epoch = d.epoch AND d.until > d.ended_a
 
 
 async def extend(connection: AsyncConnection, accelerator: str, executor: str, epoch: int, until_ms: int) -> None:
-    """Its executor, ordered to park by `epoch`, ended what it had begun until then: that time is no part of the next slice's switch."""
+    """Extend an ended slice until `until_ms`, when its executor finished its running work: that time is not part of the next slice's
+    switch.
+
+    `epoch`: of the order to park.
+    """
     await connection.execute(_EXTEND, {"accelerator": accelerator, "executor": executor, "epoch": epoch, "until_ms": until_ms})
 
 
@@ -137,22 +141,22 @@ WHERE accelerator = :accelerator AND executor = :executor AND parked_at IS NULL 
 
 
 async def parked(connection: AsyncConnection, accelerator: str, executor: str, epoch: int, tier: Tier, parked_ms: int) -> None:
-    """Its executor has parked, by an order of `epoch`."""
+    """Record that the executor of the ended slice has parked, by an order of `epoch`."""
     given = {"accelerator": accelerator, "executor": executor, "epoch": epoch, "tier": tier.value, "parked_ms": parked_ms}
     await connection.execute(_PARKED, given)
 
 
 @dataclass(frozen=True)
 class EndedSlice:
-    """A slice that has ended and is not booked."""
+    """An ended slice that is not booked yet."""
 
     epoch: int
     number: int
     tasks: Sequence[str]
-    """Whose work it was ordered for; none where its executor failed to wake, as no task pays for that."""
+    """Tasks that it was ordered for; empty if its executor failed to wake, since no task pays for that."""
     held_ms: int
     switch_ms: int
-    """All of it, where its executor never woke."""
+    """The slice's whole time if its executor never woke."""
 
 
 _UNBOOKED = text("""
@@ -165,7 +169,7 @@ ORDER BY epoch DESC
 
 
 async def unbooked(connection: AsyncConnection, accelerator: str, executor: str, epoch: int) -> list[EndedSlice]:
-    """Ended slices of an executor up to `epoch` that are not booked, the newest first."""
+    """Ended, unbooked slices of an executor up to `epoch`, newest first."""
     rows = (await connection.execute(_UNBOOKED, {"accelerator": accelerator, "executor": executor, "epoch": epoch})).all()
     return [EndedSlice(row.epoch, row.number, row.tasks, row.held_ms, row.switch_ms) for row in rows]
 
@@ -177,7 +181,7 @@ WHERE {_SLICE} AND booked_at IS NULL AND ended_at IS NOT NULL RETURNING epoch
 
 
 async def book(connection: AsyncConnection, accelerator: str, one: EndedSlice, busy_ms: int, score_ms: int) -> bool:
-    """Write how its time was used; False where that was written before. `busy_ms`: at most its time awake; `score_ms`: of these."""
+    """Book the slice's use; False if it was already booked. `busy_ms`: at most its time awake; `score_ms`: part of `busy_ms`."""
     given = {"accelerator": accelerator, "epoch": one.epoch, "switch_ms": one.switch_ms, "busy_ms": busy_ms, "score_ms": score_ms}
     row = (await connection.execute(_BOOK, {**given, "idle_ms": one.held_ms - one.switch_ms - busy_ms})).first()
     return row is not None
@@ -195,7 +199,7 @@ _SHARES = Statement(
 async def share(
     connection: AsyncConnection, accelerator: str, epoch: int, ms_by_task: Mapping[str, int], tenants: Mapping[str, str]
 ) -> None:
-    """Write who pays for a slice that was just booked. `tenants`: by task; none of the empty name, which nobody pays."""
+    """Insert the payers of a slice that was just booked. `tenants`: by task; NOBODY has no tenant and pays nothing."""
     rows = [(accelerator, epoch, task, tenants.get(task), ms) for task, ms in sorted(ms_by_task.items()) if ms]
     if rows:
         await _SHARES.run(connection, _share.of(rows))
@@ -216,8 +220,9 @@ DELETE FROM slices s USING old WHERE s.accelerator = old.accelerator AND s.epoch
 
 
 async def forget(connection: AsyncConnection, days: int, most: int) -> int:
-    """Delete each accelerator's oldest slices with their shares, those that were booked and ended so many days ago; returns their number.
+    """Delete each accelerator's oldest slices with their shares, if booked and ended more than `days` ago, at most `most`; returns the
+    number.
 
-    What is left has no gaps, and each accelerator keeps its newest. The ledger keeps what they cost.
+    The remaining slices have no gaps, and include each accelerator's newest. The ledger keeps their costs.
     """
     return len((await connection.execute(_FORGET, {"days": days, "most": most})).all())

@@ -1,4 +1,4 @@
-"""Queries on how things stand, by which the leader decides: executors with their newest slices, and tasks and tenants with work."""
+"""Queries on the state that the leader decides by: executors with their newest slices, and tasks and tenants with work."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ class NewestSlice:
     epoch: int
     function: Function
     expected_s: float
-    """Of the switch to it."""
+    """Expected seconds of the switch to it."""
     ordered_ms: int
     awake_ms: int | None
     ended_ms: int | None
-    """None while it is open."""
+    """None while the slice is open."""
 
 
 @dataclass(frozen=True)
@@ -43,43 +43,43 @@ class ExecutorRow:
     needs_room: bool
     held: Hold | None
     measured: Tier | None
-    """Where it is parked once it is awake, before it is woken again, so that these moves are measured."""
+    """Tier in which an executor is parked once it is awake, before it is woken a second time, to measure these moves."""
     newest: NewestSlice | None
     has_unbooked: bool
-    """Whether one of its slices has ended and is not booked."""
+    """Whether an ended slice of the executor is not booked yet."""
 
     @property
     def is_held(self) -> bool:
-        """Whether an operator ordered it to park."""
+        """Whether an operator ordered the executor to park."""
         return self.held in (Hold.PARK, Hold.DRAIN)
 
     @property
     def function(self) -> Function:
-        """What it usually computes."""
+        """Default function by service."""
         return Function.GENERATE if self.service == "rollout" else Function.TRAIN
 
 
 @dataclass(frozen=True)
 class AcceleratorState:
-    """An accelerator with its executors, as PostgreSQL has them."""
+    """An accelerator with its executors, as recorded in PostgreSQL."""
 
     accelerator: str
     epoch: int
-    """Of the newest order."""
+    """Epoch of the newest order."""
     executors: tuple[ExecutorRow, ...]
     moved_ms: int | None
-    """When the latest switch was done that moved state to the device; None before the first."""
+    """Unix milliseconds at the end of the latest switch that moved state to the device; None before the first."""
     moved_in_ms: int
-    """Milliseconds that it took."""
+    """Duration of that switch in milliseconds."""
 
     @property
     def holder(self) -> ExecutorRow | None:
-        """The executor with the open slice."""
+        """The executor with the open slice; None if none is open."""
         return next((one for one in self.executors if one.newest is not None and one.newest.ended_ms is None), None)
 
     @property
     def slice(self) -> NewestSlice | None:
-        """The open slice."""
+        """The open slice; None if none is open."""
         return None if self.holder is None else self.holder.newest
 
 
@@ -105,7 +105,7 @@ WHERE a.id = ANY(CAST(:names AS text[])) ORDER BY a.id
 
 
 async def standings(connection: AsyncConnection, names: Collection[str]) -> dict[str, AcceleratorState]:
-    """By accelerator. Without a lock, so what is decided by them must be compared with the rows that are locked then."""
+    """State by accelerator. Read without locks, so a decision by it must be checked against the rows once they are locked."""
     given = {"names": sorted(names)}
     executors: dict[str, list[ExecutorRow]] = {name: [] for name in names}
     for row in (await connection.execute(_EXECUTORS, given)).all():
@@ -143,7 +143,7 @@ SELECT t.id FROM tasks t WHERE t.pool = :pool AND t.state IN ('running', 'paused
 
 
 async def tasks_with_work(connection: AsyncConnection, pool: str, function: Function) -> list[str]:
-    """Tasks of the pool that have something to sample, or to train on."""
+    """Tasks of the pool with open groups, or, for training and scoring, with a step at the trainer."""
     statement = _OF_SAMPLER if function is Function.GENERATE else _OF_TRAINER
     return list((await connection.execute(statement, {"pool": pool})).scalars())
 
@@ -154,10 +154,10 @@ _FORMER = text("SELECT id, tenant FROM deleted_tasks WHERE id = ANY(CAST(:ids AS
 
 @dataclass(frozen=True)
 class Payers:
-    """Tenants by task."""
+    """Tenant by task, for tasks that pay for a slice."""
 
     present: dict[str, str]
-    """Of locked tasks of the pool."""
+    """Existing tasks of the pool, locked."""
     deleted: dict[str, str]
 
     @property
@@ -166,7 +166,7 @@ class Payers:
 
 
 async def lock_payers(connection: AsyncConnection, pool: str, ids: Collection[str]) -> Payers:
-    """Those among the tasks that are of the pool, also deleted ones; they are locked until this transaction ends."""
+    """Lock the tasks among `ids` that belong to the pool until the transaction ends; returns them, and the deleted tasks among `ids`."""
     present = {row.id: row.tenant for row in (await connection.execute(_PAYERS, {"pool": pool, "ids": sorted(ids)})).all()}
     missing = sorted(set(ids) - set(present))
     rows = (await connection.execute(_FORMER, {"ids": missing})).all() if missing else []
@@ -175,13 +175,13 @@ async def lock_payers(connection: AsyncConnection, pool: str, ids: Collection[st
 
 @dataclass(frozen=True)
 class Running:
-    """Running tasks of a pool, by tenant."""
+    """A tenant's running tasks in a pool."""
 
     pool: str
     tenant: str
     weight: float
     has_batch: bool
-    """Whether one of them has a batch to train on."""
+    """Whether one of the tasks has a batch at the trainer."""
 
 
 _RUNNING = text("""
@@ -192,18 +192,18 @@ WHERE t.state = 'running' AND t.pool = ANY(CAST(:pools AS text[])) GROUP BY t.po
 
 
 async def running_tenants(connection: AsyncConnection, pools: Collection[str]) -> list[Running]:
-    """Tenants with running tasks in each of the pools."""
+    """Tenants with running tasks, by pool."""
     rows = (await connection.execute(_RUNNING, {"pools": sorted(pools)})).all()
     return [Running(row.pool, row.tenant, float(row.weight), row.has_batch) for row in rows]
 
 
 @dataclass(frozen=True)
 class Booked:
-    """Time of an accelerator within the window, in one pool."""
+    """Accelerator time within the fairness window, for one pool."""
 
     accelerator: str
     tenant: str | None
-    """None: of slices that are not booked yet, the one in progress among them."""
+    """None: time of slices that are not booked yet, including the one in progress."""
     pool: str
     ms: int
 
@@ -229,9 +229,9 @@ WHERE h.tenant IS NOT NULL GROUP BY r.accelerator, h.tenant, r.pool
 
 
 async def booked(connection: AsyncConnection, names: Collection[str], pools: Collection[str], now_s: float) -> list[Booked]:
-    """Time within WINDOW_S that is booked to tenants, or is not booked yet. `now_s`: NATS's.
+    """Time within WINDOW_S, booked to tenants or not booked yet. `now_s`: NATS time.
 
-    One statement, so that a slice that is booked meanwhile counts once.
+    A single statement, so that a slice that is booked concurrently counts once.
     """
     given = {"names": sorted(names), "pools": sorted(pools), "now_s": now_s, "since_s": now_s - WINDOW_S}
     return [Booked(*row) for row in (await connection.execute(_BOOKED, given)).all()]

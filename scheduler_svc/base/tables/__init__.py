@@ -1,10 +1,12 @@
 """The schema as SQLAlchemy Core tables. `migrations/` builds the same; a test compares the two.
 
 Invariants are constraints: one step per (task, version), one trajectory per (task, group, member), states from their
-enums, versions within the task's steps, a reason for everything void.
+enums, versions within the task's steps, a reason for every void row.
 
-work.py (tasks, groups, trajectories, steps, evaluations) · tenancy.py (keys, limits, audit, billing, webhooks, packages, aliases) ·
-base.py (metadata, kinds of columns, events, outbox, dead letters) · accelerators.py
+work.py          tasks, groups, trajectories, steps, evaluations
+tenancy.py       keys, limits, audit, billing, webhooks, packages, aliases
+base.py          metadata, kinds of columns, events, outbox, dead letters
+accelerators.py  shared accelerators
 """
 
 # pyright: reportUnusedImport=false

@@ -1,6 +1,6 @@
 """Tables of shared accelerators: executors, their slices and who pays for them, measured moves, and the clocks of pools.
 
-Times of slices are NATS's, in whole milliseconds, so that their sums are exact. None of these rows refers to a task: slices outlive tasks.
+Times of slices are NATS's, in whole milliseconds, so that their sums are exact. No row references a task: slices outlive tasks.
 """
 
 import sqlalchemy as sa
@@ -14,9 +14,9 @@ accelerators = sa.Table(
     "accelerators",
     metadata,
     sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("spec", JSONB, nullable=False),  # as the pools file describes it
-    sa.Column("epoch", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # of the newest order
-    now_by_default("seen_at"),  # the latest start of a leader that found it in the pools file
+    sa.Column("spec", JSONB, nullable=False),  # section of the pools file
+    sa.Column("epoch", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # epoch of the newest order
+    now_by_default("seen_at"),  # latest start of a leader whose pools file has it
     sa.CheckConstraint("epoch >= 0", name="epoch"),
 )
 
@@ -29,20 +29,20 @@ executors = sa.Table(
     sa.Column("service", sa.Text, nullable=False),
     sa.Column("state", sa.Text, nullable=False, server_default=sa.text("'cold'")),
     sa.Column("tier", sa.Text, nullable=False, server_default=sa.text("'off'")),
-    sa.Column("replica", sa.Text, nullable=False, server_default=sa.text("''")),  # the process that its latest answer is from
+    sa.Column("replica", sa.Text, nullable=False, server_default=sa.text("''")),  # process that sent its latest answer
     sa.Column("device_bytes", sa.BigInteger, nullable=False, server_default=sa.text("0")),
     sa.Column("host_bytes", sa.BigInteger, nullable=False, server_default=sa.text("0")),
-    sa.Column("epoch", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # of its latest answer
-    moment("answered_at"),  # by its own account; answers before it change nothing
-    sa.Column("fault", sa.Text),  # why it could not wake the last time; absent once it has
-    sa.Column("faults", sa.Integer, nullable=False, server_default=sa.text("0")),  # since it last woke
-    moment("retry_at"),  # before which it is given no slice
+    sa.Column("epoch", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # epoch of its latest answer
+    moment("answered_at"),  # executor's time of its latest answer; earlier answers are ignored
+    sa.Column("fault", sa.Text),  # why its last wake failed; absent once it has woken
+    sa.Column("faults", sa.Integer, nullable=False, server_default=sa.text("0")),  # failed wakes since it last woke
+    moment("retry_at"),  # earliest time of its next slice
     sa.Column("needs_room", sa.Boolean, nullable=False, server_default=sa.text("false")),  # its next wake parks all others a tier deeper
     sa.Column("held", sa.Text),
     now_by_default("seen_at"),
-    sa.Column("measured", sa.Text),  # tier: held to wake, it is parked there once it is awake, and then woken
-    moment("ready_since"),  # since when work waits for it to wake, as it reports; absent without work, and while it is awake
-    sa.Column("has_queue", sa.Boolean, nullable=False, server_default=sa.text("false")),  # it reads one of its own, as it reports
+    sa.Column("measured", sa.Text),  # tier in which it is parked between two wakes, to measure moves
+    moment("ready_since"),  # reported time since which work waits for its wake; absent without work or while awake
+    sa.Column("has_queue", sa.Boolean, nullable=False, server_default=sa.text("false")),  # reports that it reads a queue of its own
     sa.CheckConstraint("service IN ('rollout', 'trainer')", name="service"),
     one_of("state", ExecutorState, "state"),
     one_of("tier", Tier, "tier"),
@@ -57,15 +57,15 @@ slices = sa.Table(
     metadata,
     sa.Column("accelerator", sa.Text, sa.ForeignKey("accelerators.id"), primary_key=True),
     sa.Column("epoch", sa.BigInteger, primary_key=True),
-    sa.Column("number", sa.Integer, sa.Identity(), nullable=False, unique=True),  # over all accelerators: `number` of its ledger entries
+    sa.Column("number", sa.Integer, sa.Identity(), nullable=False, unique=True),  # `number` of its ledger entries
     sa.Column("executor", sa.Text, nullable=False),
     sa.Column("pool", sa.Text, nullable=False),
     sa.Column("function", sa.Text, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
-    sa.Column("tasks", ARRAY(sa.Text), nullable=False),  # whose work it was ordered for; they pay where nothing was served
-    sa.Column("expected_s", sa.Double, nullable=False),  # of the switch
+    sa.Column("tasks", ARRAY(sa.Text), nullable=False),  # whose work it was ordered for; they pay if nothing was served
+    sa.Column("expected_s", sa.Double, nullable=False),  # expected seconds of the switch
     sa.Column("from_tier", sa.Text, nullable=False),
-    sa.Column("to_tier", sa.Text),  # where the executor's state went when it was parked
+    sa.Column("to_tier", sa.Text),  # tier of the executor's state after it parked
     moment("ordered_at", nullable=False),
     moment("awake_at"),
     moment("asked_at"),  # when its executor was ordered to park
@@ -76,7 +76,7 @@ slices = sa.Table(
     sa.Column("switch_ms", sa.BigInteger),
     sa.Column("busy_ms", sa.BigInteger),
     sa.Column("idle_ms", sa.BigInteger),
-    sa.Column("score_ms", sa.BigInteger),  # of busy_ms, those of passes without a gradient; absent until it is booked
+    sa.Column("score_ms", sa.BigInteger),  # part of busy_ms in passes without a gradient; absent until booked
     one_of("function", Function, "function"),
     one_of("reason", SliceReason, "reason"),
     one_of("from_tier", Tier, "from_tier"),
@@ -91,7 +91,7 @@ slices = sa.Table(
         name="whole",
     ),
     sa.CheckConstraint("score_ms IS NULL OR coalesce(score_ms BETWEEN 0 AND busy_ms, false)", name="score_ms"),
-    # Never two executors with a slice of one accelerator.
+    # At most one open slice per accelerator.
     sa.Index("uq_slices_open", "accelerator", unique=True, postgresql_where=sa.text("ended_at IS NULL")),
     sa.Index("ix_slices_unbooked", "accelerator", "executor", postgresql_where=sa.text("booked_at IS NULL")),
     sa.Index("ix_slices_moved", "accelerator", "epoch", postgresql_where=sa.text("from_tier <> 'device' AND awake_at IS NOT NULL")),
@@ -105,8 +105,8 @@ slice_shares = sa.Table(
     metadata,
     sa.Column("accelerator", sa.Text, primary_key=True),
     sa.Column("epoch", sa.BigInteger, primary_key=True),
-    sa.Column("task", sa.Text, primary_key=True),  # empty where it served no task and was ordered for none
-    sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id")),  # absent with the task
+    sa.Column("task", sa.Text, primary_key=True),  # empty if it served no task and was ordered for none
+    sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id")),  # absent if the task is empty
     sa.Column("ms", sa.BigInteger, nullable=False),
     sa.ForeignKeyConstraint(["accelerator", "epoch"], ["slices.accelerator", "slices.epoch"], ondelete="CASCADE"),
     sa.CheckConstraint("ms >= 0", name="ms"),
@@ -124,8 +124,8 @@ moves = sa.Table(
     sa.Column("epoch", sa.BigInteger, nullable=False),
     sa.Column("from_tier", sa.Text, nullable=False),
     sa.Column("to_tier", sa.Text, nullable=False),
-    sa.Column("bytes", sa.BigInteger, nullable=False),  # that it needs on the device while awake
-    sa.Column("freed_bytes", sa.BigInteger),  # of private memory; negative where it has more afterwards
+    sa.Column("bytes", sa.BigInteger, nullable=False),  # device bytes while awake
+    sa.Column("freed_bytes", sa.BigInteger),  # private memory freed; negative if it grew
     sa.Column("seconds", sa.Double, nullable=False),
     now_by_default("at"),
     sa.ForeignKeyConstraint(["accelerator", "executor"], ["executors.accelerator", "executors.id"]),
@@ -139,7 +139,7 @@ pool_clocks = sa.Table(
     "pool_clocks",
     metadata,
     sa.Column("pool", sa.Text, primary_key=True),
-    sa.Column("parked_ms", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # in all, the present time not counted
+    sa.Column("parked_ms", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # total, without the current parking
     moment("parked_since"),  # absent while one of its samplers is awake
     sa.CheckConstraint("parked_ms >= 0", name="parked_ms"),
 )

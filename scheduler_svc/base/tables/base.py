@@ -1,4 +1,4 @@
-"""Metadata of the schema, columns and constraints that many tables have, and tables of messages: events, the outbox, dead letters."""
+"""Metadata of the schema, columns and constraints shared by tables, and tables of messages: events, the outbox, dead letters."""
 
 from enum import StrEnum
 
@@ -37,7 +37,7 @@ events = sa.Table(
     sa.Column("event", sa.Text, nullable=False),
     sa.Column("data", JSONB, nullable=False),
     now_by_default("at"),
-    sa.Column("number", sa.BigInteger, nullable=False),  # among the events of this tenant and task
+    sa.Column("number", sa.BigInteger, nullable=False),  # per tenant and task
     sa.Index(None, "task", "id"),
     sa.UniqueConstraint("tenant", "task", "number"),
 )
@@ -47,7 +47,7 @@ event_numbers = sa.Table(
     metadata,
     sa.Column("tenant", sa.Text, primary_key=True),
     sa.Column("task", sa.Text, primary_key=True),
-    sa.Column("last", sa.BigInteger, nullable=False),  # survives the events themselves, so that no number is given twice
+    sa.Column("last", sa.BigInteger, nullable=False),  # outlives the events, so that no number is reused
 )
 
 outbox = sa.Table(
@@ -67,8 +67,8 @@ relay = sa.Table(
     sa.Column("only", sa.Boolean, primary_key=True, server_default=sa.text("true")),
     sa.Column(
         "deployment", sa.Text, nullable=False, server_default=sa.text("gen_random_uuid()::text")
-    ),  # names this history, see upkeep/outbox.py
-    sa.Column("position", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # the last row of the outbox that NATS confirmed
+    ),  # identifies this history, see upkeep/outbox.py
+    sa.Column("position", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # last row of the outbox that NATS confirmed
     sa.CheckConstraint('"only"', name="one_row"),
 )
 
@@ -76,7 +76,7 @@ dead_letters = sa.Table(
     "dead_letters",
     metadata,
     sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
-    sa.Column("sequence", sa.BigInteger, nullable=False, unique=True),  # in the stream FAILED
+    sa.Column("sequence", sa.BigInteger, nullable=False, unique=True),  # in stream FAILED
     sa.Column("stage", sa.Text, nullable=False),
     sa.Column("task", sa.Text),
     sa.Column("subject", sa.Text, nullable=False),
@@ -86,5 +86,5 @@ dead_letters = sa.Table(
     sa.Column("resent_by", sa.BigInteger),  # sequence of the requesting job in its stream
     moment("resent_at"),
     sa.Index(None, "task"),
-    sa.Index("ix_dead_letters_sender", sa.text("split_part(subject, '.', 3)"), postgresql_where=sa.text("task IS NULL")),  # of a job
+    sa.Index("ix_dead_letters_sender", sa.text("split_part(subject, '.', 3)"), postgresql_where=sa.text("task IS NULL")),  # sender of a job
 )

@@ -1,6 +1,6 @@
-"""Tables of tenants: who may come in and how much each may do, what it costs, and what each uploads and names.
+"""Tables of tenants: keys and limits, billing, webhooks, and tenants' packages and aliases.
 
-Of keys only the public part is stored: no seed is here.
+Only the public part of a key is stored, never its seed.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from scheduler_svc.base.tables.base import metadata, moment, now_by_default, one
 keys = sa.Table(
     "keys",
     metadata,
-    sa.Column("key", sa.Text, primary_key=True),  # public
-    sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id")),  # absent for operators' keys, of the role admin
+    sa.Column("key", sa.Text, primary_key=True),  # public key
+    sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id")),  # absent for operators' keys (role admin)
     sa.Column("name", sa.Text, nullable=False),
     sa.Column("role", sa.Text, nullable=False),
     now_by_default("created_at"),
@@ -25,7 +25,7 @@ keys = sa.Table(
     moment("revoked_at"),
     moment("last_used_at"),
     sa.Column("http_digest", sa.Text, unique=True),  # of an HTTP key: SHA-256 of its text
-    sa.Column("http_token", sa.Text),  # of an HTTP key: what its seed must go with; public
+    sa.Column("http_token", sa.Text),  # of an HTTP key: public token, used with its seed
     sa.CheckConstraint("role IN ('owner', 'member', 'reader', 'admin')", name="role"),
     sa.CheckConstraint("(role = 'admin') = (tenant IS NULL)", name="admin_has_no_tenant"),
     sa.CheckConstraint("key ~ '^U[A-Z2-7]{55}$'", name="public"),
@@ -38,18 +38,18 @@ audit = sa.Table(
     metadata,
     sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
     now_by_default("at"),
-    sa.Column("tenant", sa.Text, nullable=False),  # empty where none that there is was named; no reference: rows stay
-    sa.Column("key", sa.Text, nullable=False, server_default=sa.text("''")),  # public; empty where none was named
+    sa.Column("tenant", sa.Text, nullable=False),  # empty if the named tenant does not exist; no foreign key: rows stay
+    sa.Column("key", sa.Text, nullable=False, server_default=sa.text("''")),  # public key; empty if none was named
     sa.Column("via", sa.Text, nullable=False),
     sa.Column("host", sa.Text, nullable=False, server_default=sa.text("''")),
     sa.Column("verb", sa.Text, nullable=False),
     sa.Column("target", sa.Text, nullable=False, server_default=sa.text("''")),
     sa.Column("outcome", sa.Text, nullable=False),
     sa.Column("reason", sa.Text, nullable=False, server_default=sa.text("''")),
-    moment("hour"),  # in which refusals are counted; absent for what was accepted
-    sa.Column("count", sa.BigInteger, nullable=False, server_default=sa.text("1")),  # a trigger lets it grow, and nothing else change
+    moment("hour"),  # hour in which refusals are counted; absent for accepted actions
+    sa.Column("count", sa.BigInteger, nullable=False, server_default=sa.text("1")),  # a trigger allows it to grow, and no other change
     sa.Column("detail", JSONB, nullable=False, server_default=sa.text("'{}'")),
-    sa.Column("job", sa.BigInteger),  # its sequence in its stream
+    sa.Column("job", sa.BigInteger),  # stream sequence of the job
     sa.CheckConstraint("outcome IN ('accepted', 'rejected', 'refused')", name="outcome"),
     sa.CheckConstraint("via IN ('key', 'short form', 'ask', 'scheduler')", name="via"),
     sa.CheckConstraint("(outcome = 'refused') = (hour IS NOT NULL) AND (outcome = 'accepted') = (reason = '')", name="counted"),
@@ -63,8 +63,8 @@ audit = sa.Table(
 limits = sa.Table(
     "limits",
     metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),  # or `_all`, for the defaults of all
-    # Absent for a tenant: the default holds. Absent for `_all`: there is no limit, as with NO_LIMIT (`common/limits.py`).
+    sa.Column("tenant", sa.Text, primary_key=True),  # or `_all`, for every tenant's defaults
+    # Absent for a tenant: the default applies. Absent for `_all`: no limit, as with NO_LIMIT (`common/limits.py`).
     *(sa.Column(name, sa.BigInteger) for name in LIMITS),
 )
 
@@ -73,11 +73,11 @@ rates = sa.Table(
     metadata,
     sa.Column("tenant", sa.Text, primary_key=True),
     sa.Column("kind", sa.Text, primary_key=True),
-    sa.Column("used", sa.Double, nullable=False),  # requests, less those that the pace of the limit has given back
-    sa.Column("granted", sa.Integer, nullable=False),  # of the latest that were asked for
+    sa.Column("used", sa.Double, nullable=False),  # leaky-bucket level, in requests
+    sa.Column("granted", sa.Integer, nullable=False),  # by the latest decision
     sa.Column("at", sa.DateTime(timezone=True), nullable=False),
     sa.CheckConstraint("kind IN ('jobs', 'asks')", name="kind"),
-    prefixes=["UNLOGGED"],  # empty after a crash of PostgreSQL, which forgives a minute
+    prefixes=["UNLOGGED"],  # emptied by a crash of PostgreSQL, which resets one minute of usage
 )
 
 
@@ -92,8 +92,8 @@ ledger = sa.Table(
     sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), nullable=False),
     sa.Column("task", sa.Text, sa.ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False),
     sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("number", sa.Integer, nullable=False),  # the group's, the step's version, the hour since 1970, or the slice's
-    sa.Column("tokens", sa.BigInteger, nullable=False),  # or milliseconds, or bytes for an hour, as the kind says
+    sa.Column("number", sa.Integer, nullable=False),  # number of the group or slice, version of the step, or hour since 1970
+    sa.Column("tokens", sa.BigInteger, nullable=False),  # or milliseconds, or bytes per hour, by kind
     now_by_default("at"),
     sa.Column("paid_by", sa.Text, nullable=False, server_default=sa.text("'tenant'")),
     _is_of(LEDGER_KINDS),
@@ -106,11 +106,11 @@ prices = sa.Table(
     metadata,
     sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
     sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("pool", sa.Text),  # absent for all pools that have no price of their own
+    sa.Column("pool", sa.Text),  # absent: for all pools without a price of their own
     sa.Column("price", sa.Numeric, nullable=False),
-    sa.Column("per", sa.BigInteger, nullable=False),  # of the kind's units; a power of ten, so that no digit is lost
-    sa.Column("valid_from", sa.DateTime(timezone=True), nullable=False),  # a trigger sets an absent one to now
-    sa.Column("request", sa.Text, unique=True),  # of the job that set it
+    sa.Column("per", sa.BigInteger, nullable=False),  # units of the kind per price; a power of ten, so that division is exact
+    sa.Column("valid_from", sa.DateTime(timezone=True), nullable=False),  # a trigger sets a missing one to now
+    sa.Column("request", sa.Text, unique=True),  # id of the request that set it
     _is_of(KINDS),
     sa.CheckConstraint("price >= 0 AND price < 'infinity'", name="price"),
     sa.CheckConstraint("per > 0 AND per::text ~ '^10*$'", name="per"),
@@ -124,9 +124,9 @@ budgets = sa.Table(
     sa.Column("period", sa.Text, primary_key=True),
     sa.Column("unit", sa.Text, primary_key=True),
     sa.Column("amount", sa.Numeric, nullable=False),
-    sa.Column("begins_at", sa.DateTime(timezone=True), nullable=False),  # the period that `before` is of
-    sa.Column("before", sa.Numeric, nullable=False),  # what the tenant paid before that period
-    sa.Column("reported", sa.Text, nullable=False, server_default=sa.text("''")),  # by an event, in this period
+    sa.Column("begins_at", sa.DateTime(timezone=True), nullable=False),  # start of the period to which `before` belongs
+    sa.Column("before", sa.Numeric, nullable=False),  # amount paid before that period
+    sa.Column("reported", sa.Text, nullable=False, server_default=sa.text("''")),  # last level reported by an event in this period
     sa.CheckConstraint("period IN ('day', 'month', 'total')", name="period"),
     sa.CheckConstraint("unit IN ('tokens', 'money')", name="unit"),
     sa.CheckConstraint("amount >= 0 AND amount < 'infinity'", name="amount"),
@@ -150,20 +150,20 @@ package_usage = sa.Table(
     "package_usage",
     metadata,
     sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), primary_key=True),
-    sa.Column("day", sa.Date, primary_key=True),  # by UTC
-    sa.Column("hour", sa.Integer, nullable=False),  # the last one that is counted, since 1970
-    sa.Column("quantity", sa.Numeric, nullable=False),  # bytes, once for each hour
-    sa.Column("money", sa.Numeric, nullable=False),  # at the price of each hour
+    sa.Column("day", sa.Date, primary_key=True),  # UTC
+    sa.Column("hour", sa.Integer, nullable=False),  # last counted hour, since 1970
+    sa.Column("quantity", sa.Numeric, nullable=False),  # byte-hours
+    sa.Column("money", sa.Numeric, nullable=False),  # at each hour's price
 )
 
 served_requests = sa.Table(
     "served_requests",
     metadata,
-    sa.Column("request", sa.Text, primary_key=True),  # so that each is booked once; rows are deleted by whole days
+    sa.Column("request", sa.Text, primary_key=True),  # unique, so that each is booked once; rows are deleted by whole days
     sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), nullable=False),
     sa.Column("key", sa.Text),
     sa.Column("pool", sa.Text, nullable=False),
-    sa.Column("task", sa.Text),  # absent for the base model; no reference, as the task may be deleted
+    sa.Column("task", sa.Text),  # absent for the base model; no foreign key, as the task may be deleted
     sa.Column("version", sa.Integer),
     sa.Column("attempt", sa.Integer, nullable=False),
     sa.Column("prompt_tokens", sa.Integer, nullable=False),
@@ -180,12 +180,12 @@ served_usage = sa.Table(
     "served_usage",
     metadata,
     sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), primary_key=True),
-    sa.Column("day", sa.Date, primary_key=True),  # by UTC
+    sa.Column("day", sa.Date, primary_key=True),  # UTC
     sa.Column("pool", sa.Text, primary_key=True),
     sa.Column("task", sa.Text, primary_key=True),  # empty for the base model
     sa.Column("kind", sa.Text, primary_key=True),
     sa.Column("quantity", sa.BigInteger, nullable=False),
-    sa.Column("money", sa.Numeric, nullable=False),  # at the price of each request's booking
+    sa.Column("money", sa.Numeric, nullable=False),  # at the price when each request was booked
     _is_of(SERVED_KINDS),
 )
 
@@ -197,13 +197,13 @@ webhooks = sa.Table(
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("url", sa.Text, nullable=False),
     sa.Column("events", JSONB, nullable=False),
-    sa.Column("secret", sa.LargeBinary, nullable=False),  # sealed: `webhooks/signing.py`
-    sa.Column("request", sa.Text, nullable=False),  # of the last change, by which a redelivered job is recognized
+    sa.Column("secret", sa.LargeBinary, nullable=False),  # encrypted: `webhooks/signing.py`
+    sa.Column("request", sa.Text, nullable=False),  # id of the last change, which identifies a redelivered job
     now_by_default("changed_at"),
     sa.Column(
         "busy_until", sa.DateTime(timezone=True), nullable=False, server_default=sa.text("'-infinity'")
-    ),  # a replica sends until then
-    sa.Column("dropped", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # messages that found too many waiting
+    ),  # lease of the replica that sends
+    sa.Column("dropped", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # messages dropped because too many were waiting
 )
 
 webhook_deliveries = sa.Table(
@@ -214,12 +214,12 @@ webhook_deliveries = sa.Table(
     sa.Column("webhook", sa.Text, nullable=False),
     sa.Column("message", sa.Text, nullable=False, server_default=sa.text("'msg_' || replace(gen_random_uuid()::text, '-', '')")),
     sa.Column("event", sa.Text, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),  # as it is sent: a signature covers its bytes
+    sa.Column("body", sa.Text, nullable=False),  # exactly as sent: the signature covers its bytes
     sa.Column("state", sa.Text, nullable=False, server_default=sa.text("'waiting'")),
     now_by_default("created_at"),
     sa.Column("attempts", sa.Integer, nullable=False, server_default=sa.text("0")),
     now_by_default("next_at"),
-    sa.Column("status", sa.Integer),  # of the last answer
+    sa.Column("status", sa.Integer),  # HTTP status of the last attempt
     sa.Column("reason", sa.Text, nullable=False, server_default=sa.text("''")),
     moment("ended_at"),
     sa.CheckConstraint("state IN ('waiting', 'delivered', 'given_up')", name="state"),
@@ -234,7 +234,7 @@ packages = sa.Table(
     "packages",
     metadata,
     sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), primary_key=True),
-    sa.Column("digest", sa.Text, primary_key=True),  # SHA-256 of its wheel, or of the file
+    sa.Column("digest", sa.Text, primary_key=True),  # SHA-256 of the wheel or file
     sa.Column("number", sa.BigInteger, sa.Identity(), nullable=False, unique=True),
     sa.Column("kind", sa.Text, nullable=False, server_default=sa.text("'package'")),
     sa.Column("size_bytes", sa.BigInteger, nullable=False),
@@ -243,11 +243,11 @@ packages = sa.Table(
     sa.Column("name", sa.Text, nullable=False, server_default=sa.text("''")),
     sa.Column("version", sa.Text, nullable=False, server_default=sa.text("''")),
     sa.Column("environments", JSONB, nullable=False, server_default=sa.text("'[]'")),  # names, and components of their rewards
-    sa.Column("rows", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # of a file
-    sa.Column("requests", JSONB, nullable=False, server_default=sa.text("'[]'")),  # the latest ids of requests, which events repeat
+    sa.Column("rows", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # rows of a file; 0 for packages
+    sa.Column("requests", JSONB, nullable=False, server_default=sa.text("'[]'")),  # latest request ids, which events repeat
     now_by_default("uploaded_at"),
-    now_by_default("changed_at"),  # by its last part, or its state
-    moment("sent_at"),  # its check was, to the environment service
+    now_by_default("changed_at"),  # time of its last part or change of state
+    moment("sent_at"),  # time at which its check was sent to the environment service
     moment("checked_at"),
     one_of("state", PackageState, "state"),
     one_of("kind", PackageKind, "kind"),
@@ -264,7 +264,7 @@ package_parts = sa.Table(
     metadata,
     sa.Column("tenant", sa.Text, primary_key=True),
     sa.Column("digest", sa.Text, primary_key=True),
-    sa.Column("begin", sa.Integer, primary_key=True),  # bytes of the wheel before it
+    sa.Column("begin", sa.Integer, primary_key=True),  # offset in bytes
     sa.Column("data", sa.LargeBinary, nullable=False),
     sa.ForeignKeyConstraint(["tenant", "digest"], ["packages.tenant", "packages.digest"], ondelete="CASCADE"),
 )
@@ -275,11 +275,11 @@ aliases = sa.Table(
     metadata,
     sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), primary_key=True),
     sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("task", sa.Text, sa.ForeignKey("tasks.id"), nullable=False),  # no cascade: a task that has one is not deleted
+    sa.Column("task", sa.Text, sa.ForeignKey("tasks.id"), nullable=False),  # no cascade: a task with an alias is not deleted
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("pool", sa.Text, nullable=False),
     sa.Column("adapter", JSONB, nullable=False),
-    sa.Column("request", sa.Text, nullable=False),  # of the last change, by which a redelivered job is recognized
+    sa.Column("request", sa.Text, nullable=False),  # id of the last change, which identifies a redelivered job
     now_by_default("changed_at"),
     sa.CheckConstraint("version > 0", name="version"),
     sa.Index(None, "task"),

@@ -14,19 +14,19 @@ tenants = sa.Table(
     metadata,
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("weight", sa.Double, nullable=False, server_default=sa.text("1")),
-    sa.Column("virtual_time", sa.Double, nullable=False, server_default=sa.text("0")),  # tokens consumed / weight
+    sa.Column("virtual_time", sa.Double, nullable=False, server_default=sa.text("0")),  # consumed tokens / weight
     now_by_default("created_at"),
-    sa.Column("account", sa.Text),  # public key of its account in NATS; absent where it has no keys
+    sa.Column("account", sa.Text),  # public key of its NATS account; absent if it has no keys
     moment("suspended_at"),
-    # Days after a task's end, 0 for ever:
+    # Retention in days after a task's end, 0 forever:
     sa.Column("adapters_days", sa.Integer, nullable=False, server_default=sa.text("0")),
     sa.Column("checkpoints_days", sa.Integer, nullable=False, server_default=sa.text("0")),
     sa.Column("batches_days", sa.Integer, nullable=False, server_default=sa.text("0")),
     sa.Column("events_days", sa.Integer, nullable=False, server_default=sa.text("0")),
     sa.Column("tasks_days", sa.Integer, nullable=False, server_default=sa.text("0")),
-    # Absent unless it is deleted; its row stays for what it consumed:
-    sa.Column("deleted_by", sa.BigInteger),  # sequence of the requesting job in its stream
-    sa.Column("deletion", JSONB),  # the request's id, and the receipt
+    # Absent unless the tenant is deleted; its row stays for its consumption:
+    sa.Column("deleted_by", sa.BigInteger),  # stream sequence of the requesting job
+    sa.Column("deletion", JSONB),  # request id, and the receipt
     moment("deleted_at"),
     sa.CheckConstraint("weight > 0", name="weight_positive"),
 )
@@ -38,10 +38,10 @@ tasks = sa.Table(
     sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), nullable=False),
     sa.Column("name", sa.Text, nullable=False),
     sa.Column("pool", sa.Text, nullable=False),
-    sa.Column("family", sa.Text),  # of the environment; absent until an env replica that serves it is known
+    sa.Column("family", sa.Text),  # of the environment; absent until a live env replica serves it
     sa.Column("spec", JSONB, nullable=False),
-    sa.Column("submission", sa.Text, nullable=False),  # digest of the task as it was submitted, without defaults
-    sa.Column("by_operator", sa.Boolean, nullable=False, server_default=sa.text("true")),  # has submitted it, and no tenant's key
+    sa.Column("submission", sa.Text, nullable=False),  # digest of the spec as submitted, without defaults
+    sa.Column("by_operator", sa.Boolean, nullable=False, server_default=sa.text("true")),  # submitted by an operator, not by a tenant's key
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("reason", sa.Text, nullable=False, server_default=sa.text("''")),
     sa.Column("priority", sa.Integer, nullable=False),
@@ -49,32 +49,32 @@ tasks = sa.Table(
     sa.Column("group_size", sa.Integer, nullable=False),
     sa.Column("groups_per_step", sa.Integer, nullable=False),
     sa.Column("max_staleness", sa.Integer, nullable=False),
-    sa.Column("trajectory_tokens", sa.Integer, nullable=False),  # maximum of a trajectory
+    sa.Column("trajectory_tokens", sa.Integer, nullable=False),  # maximum per trajectory
     sa.Column("version", sa.Integer, nullable=False, server_default=sa.text("0")),
-    sa.Column("admitted", sa.Integer, nullable=False, server_default=sa.text("0")),  # groups ever admitted; the next group's number
-    sa.Column("voided", sa.Integer, nullable=False, server_default=sa.text("0")),  # admitted groups that became void
+    sa.Column("admitted", sa.Integer, nullable=False, server_default=sa.text("0")),  # groups ever admitted; number of the next group
+    sa.Column("voided", sa.Integer, nullable=False, server_default=sa.text("0")),  # admitted groups that were voided
     sa.Column("failures_in_a_row", sa.Integer, nullable=False, server_default=sa.text("0")),
-    sa.Column("virtual_time", sa.Double, nullable=False, server_default=sa.text("0")),  # tokens consumed
-    sa.Column("group_tokens", sa.Double),  # expected tokens of a group; absent until one was ready
-    sa.Column("booked_tokens", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # total of the ledger, kept by a trigger
-    sa.Column("sampled_tokens", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # sampled ones among them
+    sa.Column("virtual_time", sa.Double, nullable=False, server_default=sa.text("0")),  # consumed tokens
+    sa.Column("group_tokens", sa.Double),  # expected tokens of a group; absent before the first ready group
+    sa.Column("booked_tokens", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # sum of the ledger's tokens, kept by a trigger
+    sa.Column("sampled_tokens", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # sampled tokens among them
     sa.Column(
         "paid_tokens", sa.BigInteger, nullable=False, server_default=sa.text("0")
-    ),  # those that its tenant pays for, kept by triggers
-    sa.Column("paid_money", sa.Numeric, nullable=False, server_default=sa.text("0")),  # the same for money
+    ),  # tokens that the tenant pays for, kept by triggers
+    sa.Column("paid_money", sa.Numeric, nullable=False, server_default=sa.text("0")),  # money that the tenant pays, kept by triggers
     sa.Column("over_budget", sa.Boolean, nullable=False, server_default=sa.text("false")),  # paused until its tenant's budget allows more
-    sa.Column("warnings", JSONB, nullable=False, server_default=sa.text("'{}'")),  # standing warnings: sentences by name
+    sa.Column("warnings", JSONB, nullable=False, server_default=sa.text("'{}'")),  # active warnings: sentences by name
     sa.Column("start", JSONB),  # adapter of version 0 after a warm start
-    sa.Column("package", JSONB),  # blob with the package of its environment, where that is its tenant's own
+    sa.Column("package", JSONB),  # blob of its environment's package, if the tenant's own
     sa.Column("expiring", JSONB, nullable=False, server_default=sa.text("'{}'")),  # kinds of data, with the Unix time of the announcement
-    sa.Column("expired", JSONB, nullable=False, server_default=sa.text("'[]'")),  # kinds of data that are deleted
+    sa.Column("expired", JSONB, nullable=False, server_default=sa.text("'[]'")),  # kinds of data that were deleted
     sa.Column("adapter", JSONB),
     sa.Column("checkpoint", JSONB),
     now_by_default("submitted_at"),
     moment("accepted_at"),
     moment("ended_at"),
     now_by_default("updated_at"),
-    sa.Column("homes", JSONB),  # by service, in a pool with several replicas that have names; absent before the first
+    sa.Column("homes", JSONB),  # by service, in a pool with several named replicas; absent before the first
     one_of("state", TaskState, "state"),
     sa.CheckConstraint("version BETWEEN 0 AND steps", name="version_within_steps"),
     sa.CheckConstraint("voided BETWEEN 0 AND admitted", name="voided_within_admitted"),
@@ -97,7 +97,7 @@ def allowance_of(columns: Any) -> sa.ColumnElement[int]:
 
 
 MAY_ADMIT = (tasks.c.state == sa.literal_column("'running'")) & (allowance_of(tasks.c) > sa.literal_column("0"))
-"""Condition in the words of the partial index, so that PostgreSQL uses it."""
+"""Condition written as the partial index has it, so that PostgreSQL uses the index."""
 sa.Index("ix_tasks_may_admit", tasks.c.tenant, tasks.c.priority.desc(), tasks.c.virtual_time, tasks.c.id, postgresql_where=MAY_ADMIT)
 
 evaluations = sa.Table(
@@ -107,9 +107,9 @@ evaluations = sa.Table(
     sa.Column("version", sa.Integer, primary_key=True),  # version under evaluation
     sa.Column("protocol", sa.Text, primary_key=True, server_default=sa.text("'main'")),
     sa.Column("state", sa.Text, nullable=False),
-    sa.Column("adapter", JSONB),  # absent for the base model itself
-    sa.Column("reward", sa.Double),  # mean over scored attempts; absent where none was scored
-    sa.Column("lower_bound", sa.Double),  # of the mean's 95 % interval; absent where too few prompts were scored
+    sa.Column("adapter", JSONB),  # absent for the base model
+    sa.Column("reward", sa.Double),  # mean over scored attempts; absent if none was scored
+    sa.Column("lower_bound", sa.Double),  # of the mean's 95 % interval; absent if too few prompts were scored
     sa.Column("results", JSONB, nullable=False, server_default=sa.text("'{}'")),
     now_by_default("planned_at"),
     moment("finished_at"),
@@ -122,18 +122,18 @@ groups = sa.Table(
     metadata,
     sa.Column("task", sa.Text, sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("version", sa.Integer, nullable=False),  # the sampling policy's
+    sa.Column("version", sa.Integer, nullable=False),  # version of the sampling policy
     sa.Column("protocol", sa.Text),  # of its evaluation; absent in training
     sa.Column("size", sa.Integer, nullable=False),  # members
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("void_reason", sa.Text),
-    sa.Column("detail", sa.Text, nullable=False, server_default=sa.text("''")),  # why it is void or was abandoned
+    sa.Column("detail", sa.Text, nullable=False, server_default=sa.text("''")),  # why it was voided or abandoned
     sa.Column("row", sa.BigInteger, nullable=False),
     sa.Column("seed", sa.BigInteger, nullable=False),
     sa.Column("charged_tokens", sa.Double, nullable=False),  # charged to the fair-share counters, corrected when the group ends
     sa.Column("step", sa.Integer),  # version that its step trains from
-    moment("deadline_at"),  # on its pool's clock; all other times are PostgreSQL's. Absent until it is open
-    sa.Column("parked_ms", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # of its pool, until it was admitted
+    moment("deadline_at"),  # on its pool's clock; other times are PostgreSQL's. Absent while planned
+    sa.Column("parked_ms", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # of its pool, until its admission
     now_by_default("admitted_at"),
     moment("ready_at"),
     moment("ended_at"),
@@ -157,9 +157,9 @@ groups = sa.Table(
 )
 
 IN_TRAINING = groups.c.protocol.is_(None)
-"""Condition that a group is trained, and none of an evaluation."""
+"""Condition that a group is a training group, not an evaluation's."""
 NUMBERED_IN_TRAINING = groups.c.number < sa.literal_column(str(FIRST_EVALUATION_GROUP))
-"""The same in the words of the primary key, for queries that look for the latest groups."""
+"""Condition as IN_TRAINING, on the primary key, for queries that search the latest groups."""
 
 trajectories = sa.Table(
     "trajectories",
@@ -171,15 +171,15 @@ trajectories = sa.Table(
     sa.Column("void_reason", sa.Text),
     sa.Column("detail", sa.Text, nullable=False, server_default=sa.text("''")),
     sa.Column("reward", sa.Double),
-    sa.Column("sequence", sa.BigInteger),  # sequence of the settled scored message
+    sa.Column("sequence", sa.BigInteger),  # stream sequence of its scored message
     sa.Column("prompt_tokens", sa.Integer, nullable=False, server_default=sa.text("0")),
     sa.Column("sampled_tokens", sa.Integer, nullable=False, server_default=sa.text("0")),
     sa.Column("turns", sa.Integer, nullable=False, server_default=sa.text("0")),
     sa.Column("truncated", sa.Boolean, nullable=False, server_default=sa.text("false")),
-    sa.Column("longest_turn_tokens", sa.Integer),  # absent until it is scored
-    sa.Column("components", JSONB),  # of the reward, that the task ranks by; absent where there are none
-    sa.Column("env_ms", sa.Integer, nullable=False, server_default=sa.text("0")),  # that processes of its environment worked
-    sa.Column("away_ms", sa.Integer, nullable=False, server_default=sa.text("0")),  # that it was with its environment
+    sa.Column("longest_turn_tokens", sa.Integer),  # absent until scored
+    sa.Column("components", JSONB),  # reward components for ranking; absent if the task uses none
+    sa.Column("env_ms", sa.Integer, nullable=False, server_default=sa.text("0")),  # busy time of its environment's processes
+    sa.Column("away_ms", sa.Integer, nullable=False, server_default=sa.text("0")),  # wall time in its environment
     moment("scored_at"),
     sa.ForeignKeyConstraint(["task", "group"], ["groups.task", "groups.number"], ondelete="CASCADE"),
     one_of("state", TrajectoryState, "state"),
@@ -194,7 +194,7 @@ steps = sa.Table(
     "steps",
     metadata,
     sa.Column("task", sa.Text, sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
-    sa.Column("version", sa.Integer, primary_key=True),  # version trained from; the step makes version + 1
+    sa.Column("version", sa.Integer, primary_key=True),  # version trained from; the step produces version + 1
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("reward", sa.Double, nullable=False),  # mean over the batch
     sa.Column("staleness_mean", sa.Double, nullable=False),
@@ -203,13 +203,13 @@ steps = sa.Table(
     sa.Column("metrics", JSONB, nullable=False, server_default=sa.text("'{}'")),
     sa.Column("adapter", JSONB),
     sa.Column("checkpoint", JSONB),
-    sa.Column("batch", JSONB),  # trained trajectories, where the task keeps them
-    sa.Column("digest", sa.Text),  # of the batch that was sent
+    sa.Column("batch", JSONB),  # trained trajectories, if the task keeps them
+    sa.Column("digest", sa.Text),  # digest of the batch that was sent
     sa.Column("first_admitted_at", sa.DateTime(timezone=True), nullable=False),
     sa.Column("first_scored_at", sa.DateTime(timezone=True), nullable=False),
     sa.Column("last_scored_at", sa.DateTime(timezone=True), nullable=False),
-    sa.Column("first_parked_ms", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # of its pool, until its first group came
-    sa.Column("parked_ms", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # the same until it was batched
+    sa.Column("first_parked_ms", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # of its pool, at its first admission
+    sa.Column("parked_ms", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # of its pool, when it was batched
     now_by_default("batched_at"),
     moment("started_at"),
     moment("finished_at"),
@@ -242,7 +242,7 @@ deleted_tasks = sa.Table(
     sa.Column("sampled_tokens", sa.BigInteger, nullable=False),
     sa.Column("trained_tokens", sa.BigInteger, nullable=False),
     sa.Column("evaluation_tokens", sa.BigInteger, nullable=False),
-    sa.Column("deleted_by", sa.BigInteger, nullable=False),  # sequence of the requesting job in its stream
+    sa.Column("deleted_by", sa.BigInteger, nullable=False),  # stream sequence of the requesting job
     sa.Column("freed_bytes", sa.BigInteger),  # absent until its data is erased from NATS
     sa.Column("submitted_at", sa.DateTime(timezone=True), nullable=False),
     sa.Column("ended_at", sa.DateTime(timezone=True), nullable=False),
@@ -254,8 +254,8 @@ deleted_tasks = sa.Table(
 stored_blobs = sa.Table(
     "stored_blobs",
     metadata,
-    sa.Column("name", sa.Text, primary_key=True),  # rows are written by a trigger when a step is trained, deleted by the garbage collector
-    sa.Column("task", sa.Text, nullable=False),  # may be a deleted task that another one started from
+    sa.Column("name", sa.Text, primary_key=True),  # inserted by a trigger when a step is trained, deleted by the garbage collector
+    sa.Column("task", sa.Text, nullable=False),  # may be a deleted task from which another started
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("bytes", sa.BigInteger, nullable=False),

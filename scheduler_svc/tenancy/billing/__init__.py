@@ -1,7 +1,7 @@
-"""What work costs.
+"""Costs of work.
 
 ledger.py   quantities, each booked once
-served.py   ends of served requests, booked
-prices.py   prices, which are appended and never changed, and invoices by day
-budgets.py  what tenants may spend, and have spent
+served.py   booking of ended served requests
+prices.py   prices, which are append-only, and invoices by day
+budgets.py  tenants' budgets and their usage
 """

@@ -1,8 +1,8 @@
-"""Budgets: jobs that set them, what is spent in the present period, the worst case of what is in flight, and answers to asks.
+"""Budgets: jobs that set them, spending in the current period, the worst case of work in flight, and answers to asks.
 
-They count from the next admission on. What a tenant pays is the sum of its tasks' totals, which triggers keep, of deleted tasks, of its
-packages' bytes, and of served tokens. A budget's row has what that sum was when its period began, so that no query reads the ledger but
-the one that begins a period.
+A budget applies from the next admission. A tenant's payments are the sum of its tasks' totals, which triggers keep, of deleted tasks,
+of its packages' bytes, and of served tokens. A budget's row stores that sum as of the start of its period, so that only the query that
+begins a period reads the ledger.
 """
 
 from collections.abc import Collection, Mapping
@@ -30,13 +30,13 @@ from scheduler_svc.tenancy.tenants import find_tenant, weight_of
 log = structlog.get_logger()
 
 _TOKEN_KINDS, _PAID_TOKENS = str(TOKEN_KINDS), str((*TOKEN_KINDS, *SERVED_KINDS))
-"""As a list of SQL, which a tuple of words is written as in Python too."""
+"""SQL lists of kinds: a Python tuple of strings has the same syntax."""
 _DEADLINE_MS = "ceil((t.spec #>> '{limits,episode_timeout_s}')::float8 * 1000)::bigint"
 _BEGINS = (
     "CASE b.period WHEN 'total' THEN '-infinity'::timestamptz ELSE date_trunc(b.period, now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' END"
 )
 _EVERY, _SOME = "IN (SELECT tenant FROM budgets)", "= ANY(CAST(:tenants AS text[]))"
-"""Tenants that a statement is about."""
+"""Conditions that select all tenants with a budget, or the given ones."""
 _PAID = """
     SELECT tenant, sum(tokens) AS tokens, sum(money) AS money FROM (
         SELECT tenant, sum(paid_tokens) AS tokens, sum(paid_money) AS money FROM tasks
@@ -125,14 +125,14 @@ _STANDINGS, _STANDINGS_OF_SOME = _standing(_EVERY), _standing(_SOME)
 
 @dataclass(frozen=True)
 class Standings:
-    """Budgets of all tenants, or of some."""
+    """Usage of the budgets of all tenants, or of some."""
 
     found: list[Budget]
     prices: Mapping[str, UnitPrices]
 
     @property
     def purses(self) -> dict[str, Purse]:
-        """By tenant."""
+        """Purse by tenant."""
         by_tenant: dict[str, list[Budget]] = {}
         for one in self.found:
             by_tenant.setdefault(one.tenant, []).append(one)
@@ -140,7 +140,7 @@ class Standings:
 
 
 async def set_budget(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.set-budget.<tenant>`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
+    """Handle a job of `jobs.set-budget.<tenant>`. Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable."""
     request = delivery.read(SetBudget)
     answer: dict[str, JsonValue] = {"request": request.request}
     async with context.transaction() as tx:
@@ -159,7 +159,7 @@ async def set_budget(context: HandlerContext, delivery: Delivery) -> None:
 
 
 async def put_budget(connection: AsyncConnection, tenant: str, period: Period, unit: Unit, amount: Decimal | None) -> None:
-    """Set a budget, or remove it."""
+    """Set a budget, or remove it if `amount` is None."""
     if amount is None:
         of_it = (budgets.c.tenant == tenant, budgets.c.period == period, budgets.c.unit == unit)
         await connection.execute(delete(budgets).where(*of_it))
@@ -171,12 +171,12 @@ async def put_budget(connection: AsyncConnection, tenant: str, period: Period, u
 
 
 async def begin_periods(connection: AsyncConnection) -> None:
-    """Begin the present period of budgets whose last one is over, or that are new."""
+    """Begin the current period of budgets that are new or whose period is over."""
     await connection.execute(_BEGIN_PERIODS)
 
 
 async def standings(connection: AsyncConnection, tenants: Collection[str] | None = None) -> Standings:
-    """`tenants`: None for all."""
+    """Usage of budgets. `tenants`: None for all."""
     statement, given = (_STANDINGS, {}) if tenants is None else (_STANDINGS_OF_SOME, {"tenants": sorted(tenants)})
     rows = (await connection.execute(statement, given)).all()
     found = [Budget(row.tenant, row.period, row.unit, row.amount, row.spent, row.reserved, row.moving, row.reported) for row in rows]
@@ -185,7 +185,7 @@ async def standings(connection: AsyncConnection, tenants: Collection[str] | None
 
 
 async def _used_up(connection: AsyncConnection, tenant: str) -> list[SpentBudget]:
-    """Budgets of which nothing is left. One small query where the tenant has none. The scheduler begins a new period within seconds."""
+    """The tenant's used-up budgets. One small query if it has none. Excludes budgets whose new period begins within seconds."""
     if not (await connection.execute(select(select(budgets.c.tenant).where(budgets.c.tenant == tenant).exists()))).scalar_one():
         return []
     rows = (await connection.execute(_USED_UP, {"tenants": [tenant]})).all()
@@ -193,7 +193,7 @@ async def _used_up(connection: AsyncConnection, tenant: str) -> list[SpentBudget
 
 
 async def report(connection: AsyncConnection, budget: Budget, reported: str) -> bool:
-    """Record what is reported of the budget in this period; False when another replica has done so."""
+    """Record the level reported for the budget in this period; False if another replica already did."""
     of_it = (budgets.c.tenant == budget.tenant, budgets.c.period == budget.period, budgets.c.unit == budget.unit)
     statement = update(budgets).where(*of_it, budgets.c.reported != reported).values(reported=reported)
     return (await connection.execute(statement.returning(budgets.c.tenant))).first() is not None
@@ -207,7 +207,7 @@ class BudgetedTask:
     tenant: str
     pool: str
     bound: GroupBound
-    """Of its next group."""
+    """Bound of its next group."""
     evaluates: bool
     is_paused: bool
 
@@ -226,13 +226,13 @@ ORDER BY t.id
 
 
 async def waiting_tasks(connection: AsyncConnection, tenants: Collection[str]) -> list[BudgetedTask]:
-    """Tasks of these tenants that could open a group, and all that a budget has paused, by id."""
+    """Tasks of these tenants that could open a group, and all tasks paused by a budget, by id."""
     rows = (await connection.execute(_WAITING, {"tenants": sorted(tenants)})).all()
     return [BudgetedTask(row.id, row.tenant, row.pool, GroupBound(row.tokens, row.env_ms), row.evaluates, row.over_budget) for row in rows]
 
 
 async def leave_paused(connection: AsyncConnection, task: str) -> bool:
-    """Make a task that its tenant's budget has paused one that its owner has paused; False when it is none."""
+    """Turn a budget pause into an owner pause; False if the task is not paused by a budget."""
     statement = update(tasks).where(tasks.c.id == task, tasks.c.over_budget).values(over_budget=False).returning(tasks.c.id)
     return (await connection.execute(statement)).first() is not None
 
@@ -251,7 +251,7 @@ async def answer_budgets(question: Question, _: AskBudgets) -> BudgetsAnswer:
 
 
 async def answer_terms(question: Question, _: AskTerms) -> TermsAnswer:
-    """What a tenant's HTTP requests may use, and budgets with nothing left. Raises: Reject where no tenant is named; Unavailable."""
+    """Limits of a tenant's HTTP requests, and its used-up budgets. Raises: Reject if no tenant is named; Unavailable."""
     if question.tenant is None:
         raise Reject("terms are of one tenant: name it")
     async with question.reading() as connection:

@@ -1,6 +1,6 @@
-"""Queries on the ledger of what tasks used. A row is written once; a trigger adds its tokens to its task's totals.
+"""Queries on the ledger of tasks' usage. Rows are written once; a trigger adds their tokens to their task's totals.
 
-Only who pays for it may change later, from the tenant to nobody.
+Only a row's payer may change later, from the tenant to nobody.
 """
 
 from collections.abc import Collection, Sequence
@@ -24,10 +24,10 @@ class Entry(NamedTuple):
     task: str
     kind: LedgerKind
     number: int
-    """Number of the group; for `trained`, the version that the step made; for `stored_byte_hours`, the hour since 1970; for
-    `accelerator`, the slice's."""
+    """Number of the group; for `trained`, the version that the step produced; for `stored_byte_hours`, the hour since 1970; for
+    `accelerator`, the slice's number."""
     tokens: int
-    """Quantity in units of the kind."""
+    """Quantity in the kind's unit."""
     paid_by: Payer = "tenant"
 
 
@@ -38,13 +38,13 @@ _RECORD_USAGE = Statement(
 
 
 async def record_usage(connection: AsyncConnection, entries: Sequence[Entry]) -> None:
-    """Write entries of locked tasks; an entry that is there already stays and is not counted twice."""
+    """Insert entries of locked tasks; existing entries stay and are not counted twice."""
     if entries:
         await _RECORD_USAGE.run(connection, _entry.of(entries))
 
 
 async def recorded_tokens(connection: AsyncConnection, task: str) -> int:
-    """Tokens of all the task's entries."""
+    """Sum of the tokens of all the task's entries."""
     return int((await connection.execute(select(tasks.c.booked_tokens).where(tasks.c.id == task))).scalar_one())
 
 
@@ -57,7 +57,7 @@ _FORGIVE = Statement(
 
 
 async def forgive(connection: AsyncConnection, found: Collection[GroupKey]) -> None:
-    """Let nobody pay for these groups of locked tasks, which were complete before they became void."""
+    """Set the payer of these groups' entries to nobody. The groups' tasks are locked; they were complete before they became void."""
     if found:
         await _FORGIVE.run(connection, keys(found))
 
@@ -66,7 +66,7 @@ _HOUR = func.floor(func.extract("epoch", func.now()) / 3600).cast(Integer)
 
 
 async def record_stored_bytes(connection: AsyncConnection) -> int:
-    """Write the bytes that each task, and the packages of each tenant, have stored now, for this hour; an hour counts once.
+    """Record the bytes stored now by each task, and by each tenant's packages, for the current hour; an hour counts once.
 
     Returns the number of entries.
     """
@@ -83,12 +83,12 @@ async def record_stored_bytes(connection: AsyncConnection) -> int:
 
 
 async def _record_packages(connection: AsyncConnection) -> int:
-    """After the ledger is written: that waits for prices that are being set."""
+    """Record the bytes of tenants' packages; called after the ledger insert, which waits for concurrent changes of prices."""
     each = func.coalesce(func.unit_price("stored_byte_hours", None, func.now()), 0)
     day, size = cast(func.timezone("UTC", func.now()), Date), func.sum(packages.c.size_bytes)
     stored = (
         select(packages.c.tenant, day, _HOUR, size, size * each)
-        .where(packages.c.state != PackageState.UPLOADING)  # the blob store has nothing of it yet
+        .where(packages.c.state != PackageState.UPLOADING)  # not in the blob store yet
         .group_by(packages.c.tenant)
         .order_by(packages.c.tenant)
     )

@@ -1,6 +1,6 @@
-"""Prices, which operators set and never change, so that an invoice of the past stays as it is; and invoices by day.
+"""Prices, which operators append and never change, so that past invoices stay unchanged; and invoices by day.
 
-Work is paid by the prices of its moment. Invoices are the view `tenant_invoice`.
+Work is billed at the prices valid when it is booked. Invoices are the view `tenant_invoice`.
 """
 
 from datetime import date
@@ -20,7 +20,7 @@ from scheduler_svc.base.tables import prices
 from scheduler_svc.tenancy.question import Question, page
 
 MOST = 500
-"""Maximum lines of a page."""
+"""Maximum lines per page."""
 _KEY = ("day", "tenant", "pool", "kind")
 _invoice = table("tenant_invoice", *map(column, (*_KEY, "quantity", "money")))
 
@@ -28,7 +28,7 @@ log = structlog.get_logger()
 
 
 async def set_price(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.set-price._all`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
+    """Handle a job of `jobs.set-price._all`. Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable."""
     request = delivery.read(SetPrice)
     answer: dict[str, JsonValue] = {"request": request.request}
     async with context.transaction() as tx:
@@ -45,7 +45,7 @@ async def set_price(context: HandlerContext, delivery: Delivery) -> None:
 
 
 async def add_price(connection: AsyncConnection, request: SetPrice) -> str | None:
-    """Append a price; None, or why it cannot be. A repeated request changes nothing."""
+    """Append a price; returns None, or why it cannot be added. A repeated request changes nothing."""
     known = (await connection.execute(select(prices.c.id).where(prices.c.request == request.request))).first()
     if known is not None:
         return None
@@ -58,7 +58,7 @@ async def add_price(connection: AsyncConnection, request: SetPrice) -> str | Non
 
 
 async def all_prices(connection: AsyncConnection) -> list[PriceOf]:
-    """By kind, pool and beginning."""
+    """All prices, by kind, pool and start of validity."""
     columns = (prices.c.kind, prices.c.pool, prices.c.price, prices.c.per, prices.c.valid_from)
     order = (prices.c.kind, prices.c.pool.nulls_first(), prices.c.valid_from, prices.c.id)
     rows = (await connection.execute(select(*columns).order_by(*order))).all()
@@ -73,7 +73,7 @@ async def answer_prices(question: Question, _: AskPrices) -> PricesAnswer:
 async def invoice_lines(
     connection: AsyncConnection, tenant: str | None, first: date | None, last: date | None, *, after: int, most: int
 ) -> list[InvoiceLine]:
-    """Of one tenant or all, from day `first` to day `last`, by day, tenant, pool and kind: at most so many after the first `after`."""
+    """Up to `most` invoice lines from offset `after`, of one tenant or all, from day `first` to `last`; by day, tenant, pool and kind."""
     statement = select(*_invoice.c).order_by(*(_invoice.c[name] for name in _KEY)).offset(after).limit(most)
     if tenant is not None:
         statement = statement.where(_invoice.c.tenant == tenant)

@@ -1,6 +1,6 @@
-"""Handles reports of served requests: each is booked once, for its tenant's day, at the price of that moment, and counts for its share.
+"""Handles reports of served requests: each is booked once, to its tenant's day, at the current price, and charged to its share.
 
-Nothing of a task changes: its limits are about training, and admission, which locks tasks, waits for no request.
+No task row changes: tasks' limits are about training, and admission, which locks tasks, does not wait for requests.
 """
 
 from collections import Counter
@@ -22,16 +22,16 @@ from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy import shares
 
 KEPT_DAYS = 7
-"""Days, beside the present one, of which requests are kept; NATS redelivers a report for 3 days at most."""
+"""Past days for which requests are kept; NATS redelivers a report for at most 3 days."""
 
 
 class Usage(NamedTuple):
-    """Tokens to add to one tenant's day, in the order of the table's key."""
+    """Tokens to add to one tenant's day, ordered by the table's key."""
 
     tenant: str
     pool: str
     task: str
-    """Empty for the base model."""
+    """Task; empty for the base model."""
     kind: ServedKind
     quantity: int
 
@@ -41,7 +41,7 @@ _COLUMNS = {
     "prompt_tokens": Integer, "cached_tokens": Integer, "sampled_tokens": Integer,
 }  # fmt: skip
 _ended = Rows("ended", **_COLUMNS)
-# In one order, so that replicas that book the same requests do not wait for each other in a circle.
+# In one order, so that replicas that book the same requests do not deadlock.
 _given = select(*(_ended.c[name] for name in _COLUMNS)).order_by(_ended.c.request)
 _REPORT = Statement(
     insert(served_requests).from_select(list(_COLUMNS), _given).on_conflict_do_nothing().returning(served_requests.c.request)
@@ -64,14 +64,14 @@ _KNOWN = Statement(select(tenants.c.id).where(tenants.c.id == any_of("named")))
 
 
 async def _report(connection: AsyncConnection, ended: Sequence[ServingEnded]) -> list[ServingEnded]:
-    """Write requests of tenants that there are; returns those that were not reported before, each once, the first of equals."""
+    """Insert the requests' reports; returns the requests that were not reported before, the first of duplicates."""
     first = {one.request: one for one in reversed(ended)}
     rows = await _REPORT.run(connection, _ended.of([[getattr(one, name) for name in _COLUMNS] for one in first.values()]))
     return [first[row.request] for row in rows]
 
 
 async def forget_requests(connection: AsyncConnection) -> None:
-    """Delete requests of days that are past by more than KEPT_DAYS; their tokens stay in `served_usage`."""
+    """Delete requests older than KEPT_DAYS days; their tokens stay in `served_usage`."""
     begin = func.date_trunc("day", func.timezone("UTC", func.now())) - func.make_interval(0, 0, 0, KEPT_DAYS)
     await connection.execute(delete(served_requests).where(served_requests.c.at < func.timezone("UTC", begin)))
 
@@ -82,12 +82,12 @@ async def handle_served(context: HandlerContext, deliveries: Sequence[Delivery])
 
 
 async def requests_ended(tx: Transaction, ended: Sequence[ServingEnded]) -> None:
-    """Book the requests among these that are not booked. Raises: Reject when one names a tenant that there never was."""
-    named = {one.tenant for one in ended}  # a deleted tenant stays one
+    """Book requests that are not booked yet. Raises: Reject if a request names a tenant that never existed."""
+    named = {one.tenant for one in ended}  # rows of deleted tenants stay
     if unknown := named - {row.id for row in await _KNOWN.run(tx.connection, {"named": sorted(named)})}:
         raise Reject(f"there is no tenant '{min(unknown)}' to book a served request for")
     new = await _report(tx.connection, ended)
-    if used := usage_of(new):  # after the report: this waits for prices that are being set
+    if used := usage_of(new):  # after the report: this waits for concurrent changes of prices
         await _ADD.run(tx.connection, _used.of(used))
     tokens: Counter[str] = Counter()
     for one in new:
@@ -96,7 +96,7 @@ async def requests_ended(tx: Transaction, ended: Sequence[ServingEnded]) -> None
 
 
 def usage_of(ended: Sequence[ServingEnded]) -> list[Usage]:
-    """Tokens by tenant, pool, task and kind; none of kinds without tokens."""
+    """Tokens by tenant, pool, task and kind; omits kinds without tokens."""
     found: Counter[tuple[str, str, str, str]] = Counter()
     for one in ended:
         of_it = (one.tenant, one.pool, one.task or "")

@@ -1,4 +1,4 @@
-"""The quantities that admission compares: shares of tenants and tasks, and the load and capacity of a pool. Pure."""
+"""Quantities that admission compares: shares of tenants and tasks, and the load and capacity of a pool. Pure."""
 
 from dataclasses import dataclass, field, replace
 
@@ -22,7 +22,7 @@ class Load:
         return self.sequences <= capacity.sequences and self.tokens <= capacity.kv_tokens
 
     def share_of(self, capacity: "Capacity") -> float:
-        """The larger of the two shares of `capacity`, which must be of a pool with a live replica."""
+        """The larger of its shares of sequences and of KV-cache tokens. `capacity` must be of a pool with a live replica."""
         return max(self.sequences / capacity.sequences, self.tokens / capacity.kv_tokens if capacity.kv_tokens else 0.0)
 
 
@@ -31,20 +31,20 @@ NOTHING = Load()
 
 @dataclass(frozen=True)
 class InFlightLimits:
-    """Maxima of a tenant's work in flight; None: no limit. A first group always may be admitted, as large as it is."""
+    """Limits of a tenant's work in flight; None: no limit. A first group may always be admitted, whatever its size."""
 
     max_sequences: int | None = None
-    """Over all pools."""
+    """Maximum sequences over all pools."""
     max_pool_sequences: int | None = None
-    """In each pool."""
+    """Maximum sequences in each pool."""
     max_pool_tokens: int | None = None
 
     def may_hold(self, sequences: int, group: Load) -> bool:
-        """Whether the group may be in flight beside the tenant's `sequences` in all pools."""
+        """Whether the group may be in flight in addition to the tenant's `sequences` over all pools."""
         return not sequences or _within(sequences + group.sequences, self.max_sequences)
 
     def may_hold_in_pool(self, held: Load, group: Load) -> bool:
-        """Whether the group may be in flight beside what the tenant has in its pool."""
+        """Whether the group may be in flight in addition to the tenant's load in its pool."""
         fits = _within(held.tokens + group.tokens, self.max_pool_tokens) and not self.exceeds_sequences(held, group)
         return not held.sequences or fits
 
@@ -68,7 +68,7 @@ class TenantShare:
     virtual_time: float
     limits: InFlightLimits = NO_LIMITS
     purse: Purse | None = None
-    """Its budgets; None: it has none."""
+    """Its budgets; None if it has none."""
 
     def charge(self, tokens: float) -> None:
         self.virtual_time += tokens / self.weight
@@ -84,16 +84,16 @@ class TaskShare:
     priority: int
     virtual_time: float
     allowance: int
-    """Groups that may still be opened."""
+    """Number of groups that may still be opened."""
     group_size: int
     group_tokens: float
     """Expected tokens of a group, for charging."""
     reserved_tokens: float
     """Maximum tokens of a group, for the KV cache."""
     reserved_env_ms: int = 0
-    """Maximum milliseconds that a group's environment works."""
+    """Maximum milliseconds of environment time for a group."""
     evaluates: bool = False
-    """Whether the groups are of the task's evaluations, which queue apart from its training."""
+    """Whether this is the share of the task's evaluations, which queue separately from its training."""
 
     @property
     def place(self) -> Place:
@@ -103,7 +103,7 @@ class TaskShare:
         self.virtual_time += tokens
 
     def evaluate(self, group_size: int) -> None:
-        """Turn this into the share of an evaluation, whose groups have another size."""
+        """Turn this into the share of an evaluation whose groups have `group_size` members."""
         share = group_size / self.group_size
         self.reserved_env_ms = self.reserved_env_ms // self.group_size * group_size
         self.group_size, self.group_tokens, self.reserved_tokens = group_size, self.group_tokens * share, self.reserved_tokens * share
@@ -123,14 +123,14 @@ class Capacity:
 
 @dataclass
 class InFlight:
-    """Load admitted to one pool and not scored yet."""
+    """Load admitted to one pool and not scored yet, by tenant and task."""
 
     total: Load = Load()
     tenants: dict[str, Load] = field(default_factory=dict)
     tasks: dict[tuple[str, str], Load] = field(default_factory=dict)
     """Load by (tenant, task)."""
     weights: dict[str, float] = field(default_factory=dict)
-    """Weight of each of these tenants."""
+    """Weight by tenant."""
 
     def add(self, tenant: str, weight: float, task: str, load: Load) -> None:
         self.total += load

@@ -1,7 +1,7 @@
-"""Sends messages to webhooks: addresses that tenants choose, on the internet or where an operator permits it.
+"""Sends messages to webhooks: URLs set by tenants, on the public internet or in networks that an operator permits.
 
-jobs.py       jobs that set and delete them, and answers to asks
-addresses.py  which addresses may be reached
-sender.py     takes what waits, sends it and records the outcome
-signing.py    signatures of Standard Webhooks, and secrets as the database has them
+jobs.py       jobs that set and delete webhooks, and answers to asks
+addresses.py  permitted addresses
+sender.py     sends waiting messages and records the outcome
+signing.py    signatures of Standard Webhooks, and encryption of secrets in the database
 """

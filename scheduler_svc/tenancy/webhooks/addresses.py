@@ -1,4 +1,4 @@
-"""Which addresses webhooks may reach: those of the public internet, and networks that the operator names. Pure."""
+"""Addresses that webhooks may reach: the public internet, and networks that the operator names. Pure."""
 
 import ipaddress
 import re
@@ -12,26 +12,26 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 UNICAST = ipaddress.IPv6Network("2000::/3")
-"""What IANA gives to the public internet: site-local addresses and those that a NAT64 translates are outside."""
+"""Global unicast addresses by IANA; excludes site-local and NAT64 addresses."""
 NOT_HOSTS = tuple(map(ipaddress.IPv6Network, ("2002::/16", "2001::/32", "3fff::/20")))
-"""Networks in it that carry an address of IPv4 to a tunnel (6to4, Teredo), or are for documentation."""
+"""Excluded networks within UNICAST: tunnels to IPv4 addresses (6to4, Teredo), and documentation."""
 PORTS = {"https": 443, "http": 80}
 LOCAL = (".localhost", ".local", ".internal", ".lan", ".home.arpa")
-"""Ends of names that mean a machine of the same network; names without a dot do, too."""
+"""Suffixes of names in the local network; names without a dot count as local too."""
 _LABEL = "[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 NAME = re.compile(rf"(?:{_LABEL}\.)*(?!(?:[0-9]+|0x[0-9a-f]*)$){_LABEL}")
-"""Name of a host as DNS has it. One that ends with a number is an address to some readers of URLs: 127.1, 0x7f.1, 2130706433."""
+"""Host name by DNS's rules. Names that end with a number are excluded: some URL parsers read 127.1, 0x7f.1 and 2130706433 as addresses."""
 MAX_NAME_CHARS = 253
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What the operator permits."""
+    """Addresses and schemes that the operator permits."""
 
     networks: Sequence[Network] = ()
-    """Networks whose addresses are permitted though they are not public."""
+    """Permitted networks that are not public."""
     http: bool = False
-    """Whether addresses without TLS are."""
+    """Whether http:// URLs, without TLS, are permitted."""
 
     def permits(self, address: Address) -> bool:
         if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
@@ -45,7 +45,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class WebhookRules:
-    """What the operator has set for webhooks."""
+    """The operator's settings for webhooks."""
 
     policy: Policy = Policy()
     sealing_key: bytes = field(default=b"", repr=False)
@@ -55,12 +55,12 @@ NO_WEBHOOK_RULES = WebhookRules()
 
 
 def parse_networks(names: str) -> tuple[Network, ...]:
-    """Networks separated by commas. Raises: ValueError."""
+    """Networks in a comma-separated list. Raises: ValueError."""
     return tuple(ipaddress.ip_network(name.strip()) for name in names.split(",") if name.strip())
 
 
 def parse_url(url: str, policy: Policy) -> SplitResult:
-    """The parts of a webhook's URL. Raises: Reject, with what is wrong about it."""
+    """Parts of a webhook's URL. Raises: Reject, with the reason."""
     try:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname
@@ -83,7 +83,7 @@ def parse_url(url: str, policy: Policy) -> SplitResult:
 
 
 def literal_of(host: str) -> Address | None:
-    """The address that a URL has in place of a name, in its usual form: four decimal numbers, or IPv6 without a zone."""
+    """Address in place of a host name, in its usual form (four decimal numbers, or IPv6 without a zone); None for a name."""
     try:
         return None if "%" in host else ipaddress.ip_address(host)
     except ValueError:

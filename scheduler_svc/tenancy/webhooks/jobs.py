@@ -1,5 +1,6 @@
-"""Handles webhooks, addresses of a tenant that are told of ends and budgets, and answers asks about them. Answers to jobs never have the
-address or the secret: members hear events, and only owners may see these.
+"""Handles jobs on webhooks, URLs of a tenant that receive ends of tasks and budget events, and answers asks about them.
+
+Answers to jobs never contain the URL or the secret: members receive events, and only owners may see these.
 """
 
 import structlog
@@ -19,7 +20,7 @@ log = structlog.get_logger()
 
 
 async def set_webhook(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.set-webhook.<tenant>`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
+    """Handle a job of `jobs.set-webhook.<tenant>`. Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable."""
     job, by = delivery.read(SetWebhook), sender_of(delivery)
     async with context.transaction() as tx:
         if (objection := await _objection(tx, context, job)) is not None:
@@ -53,7 +54,7 @@ async def _objection(tx: Transaction, context: HandlerContext, job: SetWebhook) 
 
 
 async def delete_webhook(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.delete-webhook.<tenant>`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
+    """Handle a job of `jobs.delete-webhook.<tenant>`. Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable."""
     job, by = delivery.read(DeleteWebhook), sender_of(delivery)
     async with context.transaction() as tx:
         if not await webhooks.remove(tx.connection, job.tenant, job.name):
@@ -70,7 +71,7 @@ def _refuse(tx: Transaction, by: Actor, job: SetWebhook | DeleteWebhook, code: s
 
 
 MOST = 20
-"""Maximum webhooks of a page."""
+"""Maximum webhooks per page."""
 
 
 async def answer_webhooks(question: Question, request: AskWebhooks) -> WebhooksAnswer:

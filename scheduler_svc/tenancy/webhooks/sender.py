@@ -1,10 +1,10 @@
-"""Sends what waits to webhooks, until it is delivered or given up.
+"""Sends waiting messages to webhooks, until they are delivered or given up.
 
-Rows of PostgreSQL are the queue: a replica takes a webhook for a minute, sends the message that is due, and records the outcome. A
-replica that dies meanwhile has sent it or not; another sends it again, with the same id.
+Rows of PostgreSQL are the queue: a replica leases a webhook for a minute, sends the message that is due, and records the outcome. If a
+replica dies meanwhile, the message may have been sent; another replica resends it with the same id.
 
-A request goes to the very address that was checked after its name was resolved, so that a name that resolves to another one a moment later
-does not help. Only the first line of an answer is read: its headers, among them the target of a redirection, and its body never are.
+Requests go to the address that was checked after resolving the name, so DNS rebinding has no effect. Only the status line of a response
+is read, never its headers (such as a redirection's target) or body.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 
 TIMEOUT_S = 10.0
-"""Maximum time of an attempt, look-up of the name included."""
+"""Maximum seconds of an attempt, including name resolution."""
 MAX_LINE_BYTES = 4096
 _STATUS = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: [^\r\n]*)?\r?\n")
 
@@ -43,17 +43,17 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 class Failed(Exception):
-    """No answer; the text says why, and nothing of what the receiver sent."""
+    """The attempt got no response; the text says why, without any data from the receiver."""
 
 
 async def resolved(host: str, port: int) -> list[str]:
-    """Addresses of a name, as the system knows them. Raises: OSError."""
+    """Addresses of a name by the system's resolver. Raises: OSError."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)  # SOCK_STREAM
     return [str(address[4][0]) for address in found]
 
 
 class Post:
-    """Posts bodies. `tls`: in place of the system's certificates; `resolve`: in place of its names."""
+    """HTTP client for webhooks. `tls`: overrides the system's certificates; `resolve`: overrides its resolver."""
 
     def __init__(self, policy: Policy, *, timeout_s: float = TIMEOUT_S, tls: ssl.SSLContext | None = None, resolve: Resolve = resolved):
         self._policy = policy
@@ -62,7 +62,7 @@ class Post:
         self._resolve = resolve
 
     async def send(self, url: str, headers: Mapping[str, str], body: bytes) -> int:
-        """Status of the answer. Raises: Failed."""
+        """Post `body`; returns the HTTP status. Raises: Failed."""
         try:
             parts = parse_url(url, self._policy)
             async with asyncio.timeout(self._timeout_s):
@@ -88,12 +88,13 @@ class Post:
             await writer.drain()
             return await _status(reader)
         finally:
-            writer.transport.abort()  # neither waits for the rest of an answer nor for the end of TLS
+            writer.transport.abort()  # waits neither for the rest of a response nor for TLS's close
             with suppress(OSError, ssl.SSLError):
                 await writer.wait_closed()
 
     async def _address(self, host: str, port: int) -> str:
-        """Raises: Failed when any address of the name is not permitted, so that names cannot be tried out one address at a time."""
+        """Permitted address of the host. Raises: Failed if any of its addresses is not permitted, so that names cannot be used to probe
+        addresses."""
         literal = literal_of(host)
         found = [str(literal)] if literal is not None else await self._resolve(host, port)
         for each in found:
@@ -118,7 +119,7 @@ def _head(parts: SplitResult, headers: Mapping[str, str], size: int) -> bytes:
 
 
 async def _status(reader: asyncio.StreamReader) -> int:
-    """Raises: Failed; LimitOverrunError; IncompleteReadError."""
+    """Status of an HTTP response. Raises: Failed; LimitOverrunError; IncompleteReadError."""
     found = _STATUS.fullmatch(await reader.readuntil(b"\n"))
     if found is None:
         raise Failed("the host does not answer by HTTP")
@@ -129,16 +130,16 @@ async def _status(reader: asyncio.StreamReader) -> int:
 
 
 PAUSES_S = (5.0, 30.0, 120.0, 600.0, 1800.0, 7200.0, 21_600.0, 43_200.0, 86_400.0)
-"""Pause after each failed attempt; after the one that follows the last pause, two days after the first, the message is given up."""
+"""Seconds of pause after each failed attempt; the message is given up after the attempt that follows the last pause, about two days."""
 AT_ONCE = 32
-"""Maximum messages that a replica sends concurrently, each to another webhook."""
+"""Maximum messages that a replica sends concurrently, each to a different webhook."""
 LOOK_EVERY_S = 1.0
 GONE = 410
-"""Status of a receiver that wants nothing more: the message is given up immediately."""
+"""Status of a receiver that wants no further messages: the message is given up immediately."""
 
 
 class WebhookSender:
-    """Every replica may run one."""
+    """Loop that sends due messages; every replica may run one."""
 
     def __init__(
         self,
@@ -159,7 +160,7 @@ class WebhookSender:
         self._sending = TaskSet()
 
     async def run(self) -> None:
-        """Send until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as runners:
             while True:
                 due = await self._take()
@@ -184,13 +185,13 @@ class WebhookSender:
     async def _send_quietly(self, due: Due) -> None:
         try:
             await self.send(due)
-        except Retry as error:  # sent or not, it is sent again with the same id
+        except Retry as error:  # whether sent or not, it is resent with the same id
             log.warning("webhook_not_recorded", message=due.message, reason=str(error))
-        except Exception:  # one bad row must not end the others
+        except Exception:  # one bad row must not stop the others
             log.exception("webhook_not_sent", message=due.message)
 
     async def send(self, due: Due) -> None:
-        """One attempt, and its record. Raises: Retry when PostgreSQL is unavailable."""
+        """Attempt one delivery and record the outcome. Raises: Retry if PostgreSQL is unavailable."""
         status, reason = await self._attempt(due)
         is_last = status == GONE or due.attempts >= len(self._pauses_s)
         state = "delivered" if not reason else "given_up" if is_last else "waiting"
@@ -201,7 +202,7 @@ class WebhookSender:
         log.info("webhook_sent", tenant=due.tenant, message=due.message, state=state, status=status, attempt=due.attempts + 1)
 
     async def _attempt(self, due: Due) -> tuple[int | None, str]:
-        """Status of the answer, and why the attempt failed; empty where it did not."""
+        """HTTP status, and why the attempt failed; the reason is empty if it succeeded."""
         body = due.body.encode()
         try:
             key = unseal(self._sealing_key, (due.tenant, due.webhook), due.sealed)

@@ -1,8 +1,8 @@
-"""Secrets of webhooks: how they sign messages, and how the database has them, useless without the deployment's sealing key. Pure.
+"""Secrets of webhooks: signatures of messages, and encryption in the database with the deployment's sealing key. Pure.
 
-Signatures are those of https://www.standardwebhooks.com. To seal it, a secret, as long as one output of HMAC-SHA256, is combined with that
-of the sealing key, the webhook and a nonce that is used once: what a pseudo-random function gives hides it completely. A second output
-authenticates it.
+Signatures are those of https://www.standardwebhooks.com. To seal a secret, which is as long as one output of HMAC-SHA256, it is XORed with
+an HMAC of the webhook and a single-use nonce under the sealing key: a one-time pad from a pseudo-random function. A second HMAC
+authenticates the result.
 """
 
 import base64
@@ -19,7 +19,7 @@ def key_of(secret: str) -> bytes:
 
 
 def signature_headers(key: bytes, message: str, at_s: float, body: bytes) -> dict[str, str]:
-    """`message`: its id, the same in all attempts. `at_s`: Unix time of this attempt."""
+    """Headers of Standard Webhooks. `message`: its id, the same in all attempts. `at_s`: Unix time of this attempt."""
     sent = str(int(at_s))
     digest = hmac.new(key, f"{message}.{sent}.".encode() + body, hashlib.sha256).digest()
     return {"webhook-id": message, "webhook-timestamp": sent, "webhook-signature": f"v1,{base64.b64encode(digest).decode()}"}
@@ -33,7 +33,7 @@ class Sealed(Exception):
 
 
 def seal(sealing_key: bytes, webhook: tuple[str, str], secret: bytes) -> bytes:
-    """`webhook`: tenant and name, to which the result is bound. `secret`: SECRET_BYTES bytes."""
+    """Encrypt a secret of SECRET_BYTES bytes. `webhook`: tenant and name, to which the result is bound."""
     assert len(secret) == SECRET_BYTES
     nonce = secrets.token_bytes(NONCE_BYTES)
     hidden = _combined(secret, _pad(sealing_key, b"hide", webhook, nonce))
@@ -41,7 +41,7 @@ def seal(sealing_key: bytes, webhook: tuple[str, str], secret: bytes) -> bytes:
 
 
 def unseal(sealing_key: bytes, webhook: tuple[str, str], sealed: bytes) -> bytes:
-    """Raises: Sealed."""
+    """Decrypt a sealed secret. Raises: Sealed."""
     nonce, hidden, check = sealed[:NONCE_BYTES], sealed[NONCE_BYTES : NONCE_BYTES + SECRET_BYTES], sealed[NONCE_BYTES + SECRET_BYTES :]
     if not hmac.compare_digest(check, _pad(sealing_key, b"check", webhook, nonce + hidden)):
         raise Sealed

@@ -32,7 +32,7 @@ from scheduler_svc.tenancy.decisions.shares import Capacity, InFlight, Load, Pla
 # ------------------------------------------------------------------------------------------------------- minimum shares
 
 GUARANTEED_FRACTION = 0.5
-"""Guaranteed fraction of a tenant's weighted fair share. Below 1, two tenants may still hold 3 to 1 where that balances their tokens."""
+"""Guaranteed fraction of a tenant's weighted fair share. Below 1, two tenants may still hold 3 to 1 if that balances their tokens."""
 
 
 class MinShares:
@@ -74,7 +74,7 @@ def min_shares(
     capacities: Mapping[str, Capacity],
     in_flight: Mapping[str, InFlight],
 ) -> dict[str, MinShares]:
-    """Minimum shares of each pool of `capacities`, where `tasks` wait."""
+    """Minimum shares by pool, for the pools in `capacities`. `tasks`: tasks that may open groups."""
     by_pool: dict[str, list[TaskShare]] = {pool: [] for pool in capacities}
     for task in tasks:
         if task.pool in by_pool:
@@ -110,7 +110,8 @@ def next_task(tasks: Iterable[TaskShare], tenants: Mapping[str, TenantShare], gu
 
 
 def starting_virtual_time(own: float, active: Collection[float], past: float = 0.0) -> float:
-    """Virtual time of a tenant or task that becomes active; `past`, the largest ever reached, counts where no other is active."""
+    """Virtual time of a tenant or task that becomes active: at least the minimum of `active`.
+    `past`: largest virtual time ever reached; used if no other tenant or task is active."""
     return max(own, min(active) if active else past)
 
 
@@ -119,7 +120,7 @@ def starting_virtual_time(own: float, active: Collection[float], past: float = 0
 
 @dataclass(frozen=True)
 class Admission:
-    """One group of `task` to open, and the tokens that it is charged."""
+    """One group of `task` to open, and the tokens charged for it."""
 
     task: str
     charged_tokens: float
@@ -128,18 +129,19 @@ class Admission:
 
 @dataclass(frozen=True)
 class AdmissionDecision:
-    """Groups to open, in order, and the pools and tenants that turned out to have no room for the next one."""
+    """Groups to open, in order, and the pools and tenants that had no room for the next group."""
 
     groups: list[Admission]
     full_pools: set[str]
     limited_tenants: set[str] = field(default_factory=set[str])
     """Tenants whose next group would exceed their limit of sequences in flight, or a budget."""
     limited_places: set[Place] = field(default_factory=set[Place])
-    """The same for limits in single pools."""
+    """(tenant, pool) whose next group would exceed the tenant's limit for that pool."""
 
     @property
     def has_left_out(self) -> bool:
-        """Whether tasks of a full pool, or of a tenant at its limit, may have kept others out of the candidates."""
+        """Whether the candidates may be incomplete: tasks of full pools or of tenants at a limit may have displaced others from the query's
+        limit."""
         return bool(self.full_pools or self.limited_tenants or self.limited_places)
 
     def leaves_out(self, task: TaskShare) -> bool:
@@ -147,7 +149,7 @@ class AdmissionDecision:
 
 
 def allowance(*, version: int, max_staleness: int, steps: int, groups_per_step: int, admitted: int, voided: int) -> int:
-    """Groups that the pace allows beyond those admitted."""
+    """Number of further groups that the pace allows."""
     return max(0, min(version + max_staleness + 1, steps) * groups_per_step - (admitted - voided))
 
 

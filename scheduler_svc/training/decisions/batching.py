@@ -1,9 +1,9 @@
 """Batching: which groups make the next optimizer step. Pure.
 
 A step takes the oldest ready groups. A group sampled by version a may be trained from versions a … a + max_staleness,
-so it has a deadline, counted in steps. The step waits for older groups whenever leaving them behind would put more of
+so it has a deadline, counted in steps. The step waits for older groups whenever leaving them out would put more of
 them past a deadline than the steps until then can take (earliest deadline first). By the pace of admission
-(`admission.py`) such a wait is always for work in flight, which ends by its score or its own deadline; nothing sampled
+(`admission.py`) such a wait is always for groups in flight, which end by their score or their own deadline; no sample
 is discarded for staleness. With max_staleness = 0 this is plain on-policy training.
 """
 
@@ -36,5 +36,5 @@ def groups_for_step(groups: Sequence[LiveGroup], *, version: int, max_staleness:
 
 
 def stale_groups(groups: Sequence[LiveGroup], *, version: int, max_staleness: int) -> list[int]:
-    """Numbers of the groups that no step may train any more; a safety check, empty by construction."""
+    """Numbers of the groups that are too stale for any further step; a safety check, empty by construction."""
     return [group.number for group in groups if group.version < version - max_staleness]

@@ -1,6 +1,6 @@
-"""Ends of tasks before their last step, and warnings: signs that a task runs and learns nothing, or makes no progress. Pure.
+"""Early ends of tasks, and warnings: signs that a task runs and learns nothing, or makes no progress. Pure.
 
-Each threshold of a warning is far outside what tasks that learn show, because a warning that is mostly wrong is read by no user. A warning
+Each warning's threshold is far outside the range seen in tasks that learn, because users ignore warnings that are mostly wrong. A warning
 changes nothing about its task.
 """
 
@@ -12,9 +12,9 @@ from statistics import fmean
 from common.spec import TaskSpec
 
 MIN_FAILURES_TO_FAIL = 8
-"""Minimum failed groups, in a row or among the latest, before they fail a task."""
+"""Minimum failed groups, consecutive or among the latest, before a task fails."""
 MAX_UNSUPPORTED_SHARE = 0.5
-"""Maximum share of a task's latest groups with an attempt that the deployment cannot grade; above it most sampling is wasted."""
+"""Maximum share of a task's latest groups that may have an ungradable attempt; above it most sampling is wasted."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Failures:
 
     failed: int
     ended: int
-    """Groups that were scored or failed; not those in flight, or void for another reason."""
+    """Groups that were scored or failed; excludes groups in flight and groups void for another reason."""
     unsupported: int = 0
     """Failed groups with an attempt that the deployment cannot grade."""
 
@@ -34,29 +34,29 @@ class Failures:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Result of `version` by the protocol that decides."""
+    """Result of `version` by the deciding protocol."""
 
     version: int
     reward: float | None
     lower_bound: float | None
-    """Lower bound of the reward's interval."""
+    """Lower bound of the confidence interval of `reward`."""
     best_version: int | None = None
-    """With `stop.patience`: the version that others must gain over."""
+    """With `stop.patience`: best version so far; later versions must show a gain over it."""
     without_gain: int | None = None
-    """With `stop.patience`: evaluations since that one."""
+    """With `stop.patience`: evaluations since `best_version` without a gain."""
 
 
 def reason_to_finish(
     spec: TaskSpec, version: int, *, tokens: int = 0, seconds: float = 0.0, evaluated: Evaluated | None = None
 ) -> str | None:
-    """Target reached, or budget used up, at `version`; None when the task continues.
+    """Reason to finish the task at `version` (target reached or budget used up); None if the task continues.
 
     `tokens`: recorded in the ledger; `seconds`: since the task was accepted.
     """
     stop = spec.stop
     if evaluated is not None and stop.reward is not None and (reached := _reached(spec, evaluated, stop.reward)):
         return f"stop.reward: version {evaluated.version} was evaluated at {reached}, the target is {stop.reward:g}"
-    if version >= spec.steps:  # it finishes by itself
+    if version >= spec.steps:  # the last step ends the task without a reason
         return None
     if evaluated is not None and stop.patience is not None and (evaluated.without_gain or 0) >= stop.patience:
         return f"stop.patience: {evaluated.without_gain} evaluations in a row showed no gain over version {evaluated.best_version}"
@@ -68,7 +68,7 @@ def reason_to_finish(
 
 
 def _reached(spec: TaskSpec, evaluated: Evaluated, target: float) -> str:
-    """The result, where it reaches the target; else empty."""
+    """The evaluated result as text if it reaches the target; else empty."""
     by_mean = spec.evaluation.decide_by == "mean"
     value = evaluated.reward if by_mean else evaluated.lower_bound
     if value is None or value < target:
@@ -77,7 +77,7 @@ def _reached(spec: TaskSpec, evaluated: Evaluated, target: float) -> str:
 
 
 def reason_to_fail(spec: TaskSpec, in_a_row: int, latest: Failures) -> str | None:
-    """Failure limit that the task has reached; None when it continues. `in_a_row`: groups that failed since one succeeded."""
+    """Failure limit that the task has reached; None if the task continues. `in_a_row`: groups that failed since the last success."""
     if in_a_row >= max(MIN_FAILURES_TO_FAIL, spec.algorithm.groups_per_step):
         return f"{in_a_row} groups in a row failed"
     if latest.unsupported >= MIN_FAILURES_TO_FAIL and latest.unsupported > MAX_UNSUPPORTED_SHARE * latest.ended:
@@ -89,20 +89,21 @@ def reason_to_fail(spec: TaskSpec, in_a_row: int, latest: Failures) -> str | Non
 
 
 WINDOW = 3
-"""Steps that must all show a sign, and steps at a task's beginning that it is compared with: one odd batch is no sign.
-A skipped update is one even in a single step."""
+"""Steps that must all show a sign, and initial steps as a baseline: a single unusual batch is no sign.
+For skipped updates a single step suffices."""
 ENTROPY_SHARE = 0.05
-"""Share of its entropy at the beginning below which a policy has collapsed: a task that learns well keeps a tenth and more."""
+"""Fraction of a policy's initial entropy below which it has collapsed; a task that learns well keeps a tenth or more."""
 MISMATCH_GROWTH = 10.0
-"""Multiple of the mismatch at the beginning: within one precision it varies by two to three times from step to step."""
+"""Multiple of the initial sampler mismatch that triggers a warning; in one precision the mismatch varies two- to threefold between steps.
+"""
 MISMATCH_NATS = 1e-3
-"""Minimum mismatch that is worth a warning; bfloat16 against float32 gives about a tenth of it."""
+"""Minimum sampler mismatch, in nats, for a warning; bfloat16 against float32 gives about a tenth of it."""
 NO_PROGRESS_S = 900.0
-"""Seconds without a scored attempt or a step: more than a step of ten minutes, and than any redelivery, takes."""
+"""Seconds without a scored attempt or a step before a warning: longer than a ten-minute step and than any redelivery."""
 
 
 class TaskWarning(StrEnum):
-    """Names in events, in status and in `tasks.warnings`."""
+    """Names of warnings in events, in status and in `tasks.warnings`."""
 
     TRUNCATED = "truncated"
     EQUAL_REWARDS = "equal_rewards"
@@ -115,7 +116,7 @@ class TaskWarning(StrEnum):
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """Metrics of a trained step that warnings look at; None where the trainer did not measure one."""
+    """Metrics of a trained step from which warnings are derived; None if the trainer did not measure one."""
 
     truncated_share: float | None = None
     zero_variance_share: float | None = None
@@ -126,11 +127,11 @@ class StepMetrics:
 
 @dataclass(frozen=True)
 class Stall:
-    """A task without progress for `seconds`, and what its next progress depends on."""
+    """A task without progress for `seconds`, and the state on which its progress depends."""
 
     seconds: float
     is_accepted: bool
-    """Whether its environment has been checked."""
+    """Whether the task's environment has been checked."""
     pool: str
     environment: str
     family: str | None
@@ -138,13 +139,13 @@ class Stall:
     is_training: bool
     is_evaluating: bool
     parked_s: float | None = None
-    """Seconds without progress on the wall, where its pool is parked and its own time is not what is over; None otherwise."""
+    """Wall-clock seconds without progress if the pool is parked and the pool's own clock is not past `NO_PROGRESS_S`; None otherwise."""
 
 
 def warnings_of_steps(first: Sequence[StepMetrics], latest: Sequence[StepMetrics]) -> dict[TaskWarning, str]:
-    """The warnings that a task's steps give, each with a sentence that ends with what to do.
+    """Warnings that the metrics of a task's steps give, each with a sentence that ends with a remedy.
 
-    `first`: its first `WINDOW` steps, `latest`: its last ones, both in order.
+    `first`: the task's first `WINDOW` steps, `latest`: its last `WINDOW` steps, both in order.
     """
     found: dict[TaskWarning, str] = {}
     if skipping := sum(bool(step.skipped_updates) for step in latest):
@@ -179,18 +180,18 @@ def warnings_of_steps(first: Sequence[StepMetrics], latest: Sequence[StepMetrics
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """Mean; None where a value is missing, since a mean of the others would compare different things."""
+    """Mean; None if a value is missing, since a mean over the rest would compare different steps."""
     known = [value for value in values if value is not None]
     return fmean(known) if known and len(known) == len(values) else None
 
 
 def no_progress(stall: Stall, alive: Mapping[str, int]) -> str:
-    """The sentence of that warning; `alive`: replicas by service, of the task's pool, or of its environment."""
+    """Text of the no-progress warning. `alive`: live replicas by service, of the task's pool or environment."""
     return f"no attempt was scored and no step taken for {stall.seconds / 60:.0f} min; waits for {_waits_for(stall, alive)}"
 
 
 def parked(pool: str, parked_s: float, wakes_in_s: float | None) -> str:
-    """The sentence of that warning. `wakes_in_s`: seconds until its sampler is expected to wake; None where it will not by itself."""
+    """Text of the parked warning. `wakes_in_s`: expected seconds until the pool's sampler wakes; None if it will not by itself."""
     expected = "" if wakes_in_s is None else f", about {wakes_in_s:.0f} s"
     return (
         f"no attempt was scored and no step taken for {parked_s / 60:.0f} min; pool '{pool}' waits for its accelerator{expected}. "

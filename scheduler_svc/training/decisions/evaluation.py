@@ -23,7 +23,7 @@ FIRST_ROW = 2**31
 
 @dataclass(frozen=True)
 class PlannedGroups:
-    """Groups of one protocol, in the order of its prompts."""
+    """Groups of one protocol's evaluation, in the order of its prompts."""
 
     protocol: Protocol
     numbers: range
@@ -62,7 +62,7 @@ def prompt_of(row: int) -> int:
 
 
 def prompt_seed(protocol: Protocol, prompt: int) -> int:
-    """Seed of 56 bits, as in training, derived from another name; protocols with one seed ask the same prompts."""
+    """56-bit seed, derived like a training seed but under another name; protocols with equal seeds use the same prompts."""
     digest = hashlib.sha256(f"evaluation:{protocol.seed}:{prompt}".encode()).digest()
     return int.from_bytes(digest[:7], "big")
 
@@ -72,7 +72,7 @@ class Attempt:
     """Outcome of one member."""
 
     reward: float | None
-    """None when the attempt failed, which says nothing about the policy."""
+    """None if the attempt failed for infrastructure reasons, which carry no information about the policy."""
     sampled_tokens: int
     truncated: bool
 
@@ -87,7 +87,7 @@ class Result:
     """k → probability that at least one of k attempts at a prompt succeeds, for k = 1, 2, 4, … and all attempts."""
     pass_at_1: Estimate | None
     by_prompt: dict[int, float]
-    """Prompt → mean reward of its scored attempts; without prompts that have none."""
+    """Prompt → mean reward of its scored attempts; omits prompts without a scored attempt."""
     is_binary: bool
     """Whether every reward is 0 or 1."""
     failed_share: float
@@ -98,16 +98,16 @@ class Result:
 
 @dataclass(frozen=True)
 class BestSoFar:
-    """Progress by the evaluations so far, in the order in which they finished."""
+    """Best version and evaluations since, over the finished evaluations in the order in which they finished."""
 
     best_version: int
-    """The latest version with a gain over the best before it."""
+    """Latest version with a gain over the best version before it."""
     without_gain: int
-    """Evaluations since then."""
+    """Evaluations since `best_version` without a gain."""
 
 
 def result_of(attempts_by_prompt: Mapping[int, Sequence[Attempt]], protocol: Protocol) -> Result:
-    """Result of an evaluation. `attempts_by_prompt`: attempts that ended; missing ones count as failed."""
+    """Result of an evaluation. `attempts_by_prompt`: ended attempts; missing attempts count as failed."""
     scored = {prompt: [one for one in attempts if one.reward is not None] for prompt, attempts in attempts_by_prompt.items()}
     rewards = {prompt: [one.reward or 0.0 for one in attempts] for prompt, attempts in scored.items() if attempts}
     every = [one for attempts in scored.values() for one in attempts]
@@ -125,7 +125,7 @@ def result_of(attempts_by_prompt: Mapping[int, Sequence[Attempt]], protocol: Pro
 
 
 def gain_of(result: Result, before: Result, protocol: Protocol) -> Difference | None:
-    """Paired difference of two versions' results by one protocol; None where no prompt is scored in both."""
+    """Paired difference of two versions' results by one protocol; None if no prompt is scored in both."""
     prompts = sorted(result.by_prompt.keys() & before.by_prompt.keys())
     resolution = 1 / protocol.attempts if result.is_binary and before.is_binary else None
     pairs = [[found.by_prompt[prompt] for prompt in prompts] for found in (before, result)]
@@ -133,7 +133,11 @@ def gain_of(result: Result, before: Result, protocol: Protocol) -> Difference | 
 
 
 def standing_after(standing: BestSoFar | None, version: int, gain: Difference | None, *, by_mean: bool) -> BestSoFar:
-    """Progress with the evaluation of `version`. `gain`: its difference to the best version; None, or without an interval, says nothing."""
+    """`standing` updated with the evaluation of `version`.
+
+    `gain`: difference to the best version; without it, or without an interval when the lower bound decides, `standing` is returned
+    unchanged.
+    """
     if standing is None:
         return BestSoFar(version, 0)
     shown = gain and (gain.mean if by_mean else gain.interval and gain.interval[0])
@@ -160,26 +164,26 @@ def _pass_at(passed_by_prompt: Sequence[Sequence[bool]], attempts: int) -> dict[
 
 
 LATEST_STEPS = 5
-"""Steps whose rewards are compared where no version is evaluated."""
+"""Latest steps whose rewards are compared if no stored version is evaluated."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A version, and what is known of it by an evaluation."""
+    """Evaluated result of a version."""
 
     version: int
     reward: float
     lower_bound: float | None
-    """Of the mean's 95 % interval; None where too few prompts were scored."""
+    """Lower bound of the mean's 95 % interval; None if too few prompts were scored."""
 
 
 def best_version(
     judged: Sequence[Judged], rewards: Sequence[tuple[int, float]], stored: Collection[int], *, by_mean: bool = False
 ) -> int | None:
-    """The best of the `stored` versions; the earlier of equals. None where none is stored, or nothing is known of those that are.
+    """Best of the `stored` versions, the earlier one on ties. None if none is stored, or no stored version has a result.
 
-    judged: evaluations by the protocol that decides. by_mean: whether it decides by the mean, and not by the lower bound.
-    rewards: (version, mean reward of the step that made it), by version; the last 5 count where no stored version is evaluated.
+    judged: evaluations by the deciding protocol. by_mean: whether the mean decides instead of the lower bound.
+    rewards: (version, mean reward of the step that made it), by version; the last 5 count if no stored version is evaluated.
     """
 
     def worth(one: Judged) -> tuple[float, float, int]:

@@ -1,12 +1,12 @@
-"""Home for (kind, key) among the replicas of a pool. Pure.
+"""Assignment of keys to home replicas within a pool. Pure.
 
-    first  a key without a home gets the replica with the least load
-    lost   a key whose home cannot serve does, too
-    gain   in each pool at most one key a look moves from the most to the least loaded replica, where its work waits for so much less that
-           it pays the move
+first  a key without a home gets the least-loaded replica
+lost   a key whose home cannot serve it gets the least-loaded replica
+gain   per round, at most one key per pool moves from the most to the least loaded replica, if its work then waits so much less that
+       the move pays off
 
-Work at a replica is expected to wait in proportion to the load of other keys there. So the sum of load × load over all pairs of keys at one
-replica falls with each move for a gain: on unchanged input moves end, and none is undone.
+Expected wait at a replica is proportional to the load of the other keys there. Each move for a gain therefore lowers the sum of
+load × load over all pairs of keys at one replica: on unchanged input the moves terminate, and none is undone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 MIN_GAIN = 0.05
-"""Minimum difference of loads for a move: a smaller one is within the error of measured loads."""
+"""Minimum difference of loads for a move: smaller differences are within the error of measured loads."""
 
 
 class Why(StrEnum):
@@ -25,24 +25,24 @@ class Why(StrEnum):
 
 @dataclass(frozen=True)
 class Keyed:
-    """A key, and what it needs of its home."""
+    """A key to assign, and its requirements."""
 
     kind: str
-    """`task`, `group` or `prefix`."""
+    """Kind of key: `task`, `group` or `prefix`."""
     key: str
     pool: tuple[str, str]
     """Service and pool."""
     replicas: tuple[str, ...]
-    """Names of those that can serve it now. Replicas of several pools with one name share a device: their loads add up."""
+    """Names of replicas that can serve the key now. Replicas of several pools with one name share a device: their loads add up."""
     load: float
-    """Share of time for which it keeps its home busy."""
+    """Fraction of time for which the key keeps its home busy."""
     left_s: float
-    """Seconds of work that it has left."""
+    """Remaining work in seconds."""
     home: str | None = None
     move_s: float = 0.0
-    """Seconds that a move costs, once."""
+    """One-time cost of a move in seconds."""
     stays: bool = False
-    """Whether it may not move for a gain now."""
+    """Whether the key is excluded from moves for a gain now."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Move:
 
 
 def homes(keys: Sequence[Keyed]) -> list[Move]:
-    """New homes. A key that no replica can serve keeps the one that it has, which may come back."""
+    """New homes to assign. A key that no replica can serve keeps its home, which may come back."""
     settled: dict[str, float] = {}
     homeless: list[Keyed] = []
     ordered = sorted(keys, key=lambda one: (one.pool, one.kind, one.key))

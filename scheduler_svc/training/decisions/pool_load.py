@@ -1,15 +1,15 @@
-"""Load of a pool: its clock, what it is admitted while it is parked, and how far work in flight may exceed what its samplers decode. Pure.
+"""Load of a pool: its clock, its capacity while parked, and oversubscription (in-flight work as a multiple of what samplers decode). Pure.
 
-A pool on a shared accelerator is *parked* while none of its samplers is awake (docs/pools.md). Its clock then stands: time that its
-work could not use ends no group, excuses no environment and warns nobody. It is admitted what its next slice can begin with, so that
-its environments open and its tools work during the slices of others.
+A pool on a shared accelerator is *parked* while none of its samplers is awake (docs/pools.md). Its clock then stands: parked time
+ends no group, counts for no environment timeout and raises no warning. A parked pool is still admitted the work that its next slice
+can begin with, so that its environments open and its tools work during the slices of others.
 
-Oversubscription: a member is in flight from admission until it is scored, also while its tool works. Where tools take ten times as long as
+Oversubscription: a member is in flight from admission until it is scored, also while its tool works. If tools take ten times as long as
 sampling, a factor that suits fast tools leaves the samplers idle nine tenths of the time. The factor therefore follows the samplers'
-reports: it grows by a quarter while all that may be in flight is, and the samplers are not full. It shrinks when they are full, because
-what waits for a sampler would be sampled by a newer version if it were admitted later. It stops growing once a group has spent half of its
-time, and returns to its minimum when one nears its deadline: groups take ever longer where environments cannot keep up. On a shared
-accelerator the pool's own clock counts, and only what samplers reported while awake.
+reports. It grows by a quarter while the admissible work is in flight and the samplers are not full. It shrinks when they are full, because
+work that waits for a sampler would be sampled by a newer version if admitted later. It stops growing once a group has spent half of its
+time, and returns to its minimum when a group nears its deadline: groups take ever longer if environments cannot keep up. On a shared
+accelerator the pool's own clock counts, and only reports from awake samplers.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,46 +19,46 @@ from common.messages import PoolClock
 from scheduler_svc.tenancy.decisions.shares import Capacity
 
 StableFor = Callable[[str], float]
-"""Seconds since the last disturbance, in the time of a pool given by name."""
+"""Seconds since the last disturbance, on the clock of a pool given by name."""
 PARKED_FACTOR = 1.0
-"""Work in flight of a parked pool, as a multiple of what its samplers decode concurrently."""
+"""In-flight work of a parked pool, as a multiple of what its samplers decode concurrently."""
 
 
 @dataclass(frozen=True)
 class PoolTimes:
-    """Pools without a clock were never parked."""
+    """Clocks of pools now. Pools without a clock were never parked."""
 
     now_s: float
-    """NATS's time."""
+    """Current time by NATS, in Unix seconds."""
     clocks: Mapping[str, PoolClock] = field(default_factory=dict[str, PoolClock])
 
     def of(self, pool: str) -> float:
-        """The pool's time, in which its deadlines are."""
+        """Current time on the pool's clock, which its deadlines use."""
         return self.now_s - self.parked_s(pool)
 
     def parked_s(self, pool: str) -> float:
-        """Seconds for which the pool was parked until now, in all."""
+        """Total seconds for which the pool was parked until now."""
         return self.clocks[pool].parked_until_s(self.now_s) if pool in self.clocks else 0.0
 
     @property
     def parked(self) -> frozenset[str]:
-        """Pools that are parked."""
+        """Pools that are parked now."""
         return frozenset(pool for pool, clock in self.clocks.items() if clock.parked_since_s is not None)
 
 
 def capacities(decoded: Mapping[str, Capacity], factor: Callable[[str], float], parked: frozenset[str]) -> dict[str, Capacity]:
-    """Capacity for work in flight by pool. `decoded`: what its samplers decode concurrently; `factor`: its oversubscription while awake."""
+    """Capacity for in-flight work by pool. `decoded`: what its samplers decode concurrently; `factor`: its oversubscription while awake."""
     return {pool: whole.times(min(factor(pool), PARKED_FACTOR) if pool in parked else factor(pool)) for pool, whole in decoded.items()}
 
 
 ADJUSTMENT_S = 15.0
 """Seconds of observation between two adjustments: several reports of each replica, and time for new work to reach the samplers."""
 IDLE_SHARE, FULL_SHARE = 0.75, 0.95
-"""Shares of the samplers' capacity below which they are idle, and from which they are full, by the maximum since the last adjustment."""
+"""Thresholds on the maximum share of sampler capacity in use since the last adjustment: idle below, full from."""
 IN_USE = 0.9
-"""Share of the admissible load in flight from which admission is the limit."""
+"""Share of the admissible load in flight from which admission is considered the bottleneck."""
 LATE, TOO_LATE = 0.5, 0.75
-"""Share of its time until the deadline that the oldest group has spent: no growth, and back to the minimum."""
+"""Shares of its time until the deadline spent by the oldest group: no growth from the first, reset to the minimum from the second."""
 GROWTH, DECAY = 1.25, 0.9
 
 
@@ -67,29 +67,29 @@ class PoolLoad:
     """Load of one pool at one moment."""
 
     sequences: int
-    """Sequences that its samplers can decode concurrently, of those that are awake; positive."""
+    """Sequences that the pool's awake samplers can decode concurrently; positive."""
     sampled: float
-    """Sequences that they are decoding."""
+    """Sequences that these samplers are decoding."""
     used: float
     """Share of the admissible load that is in flight; 0 when none is."""
     spent: float
-    """Largest share of its time that an open group has spent; 0 when none is open."""
+    """Largest share of its time until the deadline spent by an open group; 0 if no group is open."""
 
 
 @dataclass
 class _Pool:
     factor: float
     now_s: float
-    """The pool's time at the latest observation."""
+    """Time on the pool's clock at the latest observation."""
     observed_s: float = 0.0
-    """Time since the last adjustment of which something is known."""
+    """Observed seconds since the last adjustment."""
     max_sampled: float = 0.0
-    """Share of the samplers' sequences."""
+    """Maximum share of the samplers' sequences in use since the last adjustment."""
     max_used: float = 0.0
 
 
 class OversubscriptionController:
-    """Factors by pool, between `minimum`, the first, and `maximum`."""
+    """Oversubscription factor by pool, from `minimum` (initial) to `maximum`."""
 
     def __init__(self, minimum: float, maximum: float) -> None:
         self._minimum = minimum
@@ -102,7 +102,7 @@ class OversubscriptionController:
     def observe(self, pool: str, seen: PoolLoad | None, now_s: float) -> None:
         """Adjust the pool's factor. Called periodically while the pool is not parked.
 
-        `seen`: None where no sampler has reported since it woke. `now_s`: the pool's time; what passed since the last call is observed.
+        `seen`: load since the last call; None if no sampler has reported since it woke. `now_s`: time on the pool's clock.
         """
         state = self._pools.setdefault(pool, _Pool(self._minimum, now_s))
         passed_s, state.now_s = max(0.0, now_s - state.now_s), now_s

@@ -16,12 +16,13 @@ class RetentionWindow:
     spec: TaskSpec
     at: int
     held: frozenset[int] = frozenset()
-    """Versions under evaluation, and the best ones evaluated."""
+    """Versions under evaluation, and the best evaluated versions."""
     lineages: tuple[tuple[int, int], ...] = ()
-    """(since, version) of kept checkpoints without a state; recomputing one needs the checkpoint of `since` and the batches after it."""
+    """(since, version) of kept checkpoints without a stored state; recomputing `version` needs the checkpoint of `since` and the batches
+    after it."""
 
     def with_lineages(self, since: Mapping[int, int]) -> "RetentionWindow":
-        """This window with the versions from which kept checkpoints are recomputed (`since`: by version)."""
+        """This window with lineages. `since`: version from which a kept checkpoint is recomputed, by version."""
         return replace(self, lineages=tuple((first, version) for version, first in since.items() if self._is_chosen(version)))
 
     def has_checkpoint(self, version: int) -> bool:
@@ -37,17 +38,17 @@ class RetentionWindow:
         return version > self.at - self.spec.keep.batches or any(since < version <= last for since, last in self.lineages)
 
     def superseded_blobs(self) -> Iterator[int]:
-        """Versions that the latest step may have superseded; some are repeated."""
+        """Versions whose blobs the latest step may have superseded; may contain duplicates."""
         for reach in (self.spec.keep.checkpoints, self.spec.keep.batches, self._sampled_versions):
             yield from range(max(1, self.at - reach - REEXAMINED_VERSIONS), self.at - reach + 1)
 
     def with_recomputed(self, passed: set[int], since: Mapping[int, int]) -> set[int]:
-        """`passed`, and the versions from which their checkpoints without a state are recomputed."""
+        """`passed`, plus the versions from which checkpoints in `passed` without a stored state are recomputed."""
         return passed.union(*(range(max(1, since[version]), version) for version in passed & since.keys()))
 
     @property
     def deciding(self) -> frozenset[int]:
-        """Versions whose lineages decide about superseded ones; of the latest versions, the first reaches back furthest."""
+        """Versions whose lineages decide which others are superseded; the first of the latest versions reaches back furthest."""
         return self.held | {self.at - self.spec.keep.checkpoints + 1}
 
     def _is_chosen(self, version: int) -> bool:

@@ -1,19 +1,18 @@
 """Why a task waits: the one cause, and the number that would have to change. Pure.
 
-    paused        its owner paused it
-    no_replica    no replica samples for its pool, serves its environment's family, or trains its pool
-    budget        its tenant has used up its tokens, or a budget
-    queue         a stream of messages between the services has as many bytes as it may: senders wait for those who take its messages
-    quota         its tenant has as much in flight, stored, or in checks of environments, as it may have
-    share         the pool is full, and others hold places in it
-    capacity      the pool is full with the task's own work
-    accelerator   its pool's samplers have work, or the trainer has its step, and they wait for the accelerator that they share, or do not
-                  fit on it
-    environment   its groups are old, and the samplers have room, or they are parked without work: the environment takes the time
-    trainer       its step is with the trainers: others are trained before it
-    pace          its next step waits for its own groups
+paused        its owner paused it
+no_replica    no replica samples for its pool, serves its environment's family, or trains its pool
+budget        its tenant has used up its tokens, or a budget
+queue         a stream between the services is at its size limit: publishers block until consumers catch up
+quota         its tenant is at a limit: work in flight, storage, or environment checks
+share         the pool is full, and other tasks hold part of it
+capacity      the pool is full with the task's own work
+accelerator   its pool's samplers or trainer have work, and wait for the shared accelerator or do not fit on it
+environment   its groups are old while the samplers have room or are parked without work: the environment is the bottleneck
+trainer       its step is queued at the trainers behind others
+pace          its next step waits for its own groups
 
-The first that holds is the cause, in the order of `cause_of`. Others appear as numbers, never by name.
+The first that holds is the cause, in the order of `cause_of`. Other tasks appear as numbers, never by name.
 """
 
 from collections.abc import Sequence
@@ -44,13 +43,13 @@ class Kind(StrEnum):
 class Cause:
     kind: Kind
     number: float
-    """The number that would have to change; `sentence` says of what."""
+    """Number that would have to change; `sentence` names its quantity."""
     sentence: str
 
 
 @dataclass(frozen=True)
 class Replicas:
-    """Live replicas that could work for the task."""
+    """Live replicas that can work for the task."""
 
     samplers: int
     environments: int
@@ -58,7 +57,7 @@ class Replicas:
     sequences: int = 0
     """Sequences that the samplers decode concurrently."""
     sampled: float = 0.0
-    """Sequences that they are decoding."""
+    """Sequences that the samplers are decoding."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +68,9 @@ class FullQueue:
     used_bytes: int
     max_bytes: int
     service: str | None
-    """Whose turn it is: the service that takes its oldest message. None where messages are kept."""
+    """Service that must consume the stream's oldest message. None if the stream keeps its messages."""
     takers: int | None
-    """Live replicas that take it; None where they are not counted."""
+    """Live replicas of that service; None if they are not counted."""
 
     @property
     def sentence(self) -> str:
@@ -85,14 +84,14 @@ class FullQueue:
 
 
 HOLD_GROUPS = frozenset({"PROMPTS", "BATCHES", "TURNS", "SCORED"})
-"""Streams that groups in flight and new ones need. The scheduler publishes in one order, so what one stream refuses holds up the others."""
+"""Streams needed by groups in flight and by new groups. The scheduler publishes in order, so one full stream blocks the others."""
 HOLD_STEPS = frozenset({"PROMPTS", "BATCHES", "WEIGHTS"})
-"""Streams that a step with the trainers needs."""
+"""Streams needed by a step at the trainers."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """Places in the task's pool: what admission allows, and who holds it."""
+    """Sequences and tokens in the task's pool: capacity for admission, and usage."""
 
     capacity: Capacity
     total: Load
@@ -103,7 +102,7 @@ class Places:
     tenant: int
     """Sequences of its tenant over all pools."""
     in_pool: Load = NOTHING
-    """Its tenant's work in the pool."""
+    """Work of the task's tenant in the pool."""
 
     @property
     def others(self) -> int:
@@ -115,17 +114,17 @@ class Limits:
     """Limits of the tenant."""
 
     used: Sequence[tuple[Limit, int, int]] = ()
-    """Limits at which nothing more is admitted: name, value, and what is used of it."""
+    """Limits that stop admission: name, value, and current usage."""
     in_flight: InFlightLimits = NO_LIMITS
     tenant: str = ""
 
 
 @dataclass(frozen=True)
 class TrainerQueue:
-    """Steps of the task's pool that are with the trainers."""
+    """Queue of the pool's steps at the trainers."""
 
     before: int
-    """Steps sent before the task's."""
+    """Steps queued before the task's step."""
     step_s: float | None
     """Mean seconds of the pool's latest steps; None before the first."""
 
@@ -135,43 +134,43 @@ class OverBudget:
     """The budget that has paused a task."""
 
     amount: float
-    """In the budget's unit."""
+    """Amount in the budget's unit."""
     sentence: str
 
 
 @dataclass(frozen=True)
 class WaitingTask:
-    """A task that has not ended."""
+    """Inputs of `cause_of` for one task that has not ended."""
 
     pool: str
     environment: str
     is_accepted: bool
     is_paused: bool
     allowance: int
-    """Groups that its pace and its evaluations allow it to open."""
+    """Groups that the task's pace and evaluations allow it to open."""
     group: Load
-    """Places that its next group needs."""
+    """Sequences and tokens that its next group needs."""
     open_groups: int
     ready_groups: int
     groups_per_step: int
     oldest_s: float
     """Seconds since its oldest open group was admitted; 0 without one."""
     timeout_s: float
-    """Seconds that a group may take."""
+    """Maximum seconds that a group may take."""
     queue: TrainerQueue | None
-    """None while no step of the task is with the trainers."""
+    """None while no step of the task is at the trainers."""
     over_budget: OverBudget | None = None
     """None unless a budget has paused it."""
     sampler_waits: AcceleratorWait | None = None
-    """None where a sampler of its pool is awake."""
+    """None if a sampler of its pool is awake."""
     trainer_waits: AcceleratorWait | None = None
-    """None where a trainer of its pool is."""
+    """None if a trainer of its pool is awake."""
     checks: int | None = None
-    """Checks that the environment has of its tenant's tasks, where these are as many as may be, and its own is none of them."""
+    """Environment checks in progress for the tenant's tasks, if they are at the maximum and the task's own is not among them; else None."""
 
 
 def cause_of(task: WaitingTask, replicas: Replicas, places: Places, limits: Limits, full_queues: Sequence[FullQueue] = ()) -> Cause | None:
-    """None when nothing holds the task: its next group or step is about to leave."""
+    """Why `task` waits; None if nothing holds it: its next group or step is about to be sent."""
     if task.over_budget is not None:
         return Cause(Kind.BUDGET, task.over_budget.amount, f"it is paused by its tenant's {task.over_budget.sentence}")
     if task.is_paused:
@@ -196,14 +195,14 @@ def cause_of(task: WaitingTask, replicas: Replicas, places: Places, limits: Limi
         return Cause(Kind.NO_REPLICA, 0, f"0 rollout replicas serve pool '{task.pool}'; 1 is needed")
     if task.allowance > 0:
         cause = _not_admitted(task, places, limits)
-        is_full = cause is not None and cause.kind in (Kind.SHARE, Kind.CAPACITY)  # of a parked pool: with what its next slice begins with
+        is_full = cause is not None and cause.kind in (Kind.SHARE, Kind.CAPACITY)  # a parked pool: with its next slice's first work
         wait = task.sampler_waits
         return _for_an_accelerator(task.pool, wait) if is_full and wait is not None and wait.has_work else cause
     return _in_flight(task, replicas) if task.open_groups else None
 
 
 def _in_flight(task: WaitingTask, replicas: Replicas) -> Cause:
-    """What its open groups wait for."""
+    """Cause for a task that waits for its open groups."""
     if task.sampler_waits is not None and task.sampler_waits.has_work:
         return _for_an_accelerator(task.pool, task.sampler_waits)
     if task.sampler_waits is not None:
@@ -242,7 +241,7 @@ def _for_an_accelerator(pool: str, wait: AcceleratorWait) -> Cause:
 
 
 def _quota(task: WaitingTask, places: Places, limits: Limits) -> Cause | None:
-    """The limit of work in flight that its next group would exceed."""
+    """In-flight limit that the task's next group would exceed; None if it exceeds none."""
     bounds, pool, group = limits.in_flight, places.in_pool, task.group
     if not bounds.may_hold(places.tenant, group):
         name, value, used, needed = "max_sequences", bounds.max_sequences, places.tenant, group.sequences

@@ -41,7 +41,7 @@ class AdmissibleWork(NamedTuple):
 
 
 def _columns(task: Any, tenant: Any, allowance: ColumnElement[int]) -> list[ColumnElement[Any]]:
-    """Columns of a candidate. `Any`: columns of a table or of a subquery."""
+    """Columns of a candidate. `Any`: columns of a table or of a subquery, which have no common type."""
     reserved, timeout_s = task.group_size * task.trajectory_tokens, task.spec["limits"]["episode_timeout_s"].as_float()
     return [
         task.id.label("task"),
@@ -79,9 +79,9 @@ _ADMISSIBLE_WORK = Statement(
 
 
 async def has_admissible_work(connection: AsyncConnection, *, lock: int) -> AdmissibleWork | None:
-    """Whether any pool has work to admit; mostly none has, and no other query is needed.
+    """Kinds of work that any pool could admit; usually none, so that no other query is needed.
 
-    Takes the advisory `lock` until the transaction ends; None where another transaction holds it.
+    Takes the advisory `lock` until the transaction ends; None if another transaction holds it.
     """
     found = await _ADMISSIBLE_WORK.run(connection, {"lock": lock})
     return AdmissibleWork(*found[0]) if found else None
@@ -89,7 +89,7 @@ async def has_admissible_work(connection: AsyncConnection, *, lock: int) -> Admi
 
 _LIMITS = tuple(limit_of(name).label(name) for name in ("max_sequences", "max_pool_sequences", "max_pool_tokens"))
 _SEPARATOR = "/"
-"""Separator of tenant and pool of a place; no name has it."""
+"""Separator of tenant and pool in a `Place` key; not allowed in either name."""
 _of_a_place = tasks.c.tenant + literal_column(f"'{_SEPARATOR}'") + tasks.c.pool
 _not_left_out = (
     tasks.c.pool == any_of("pools"),
@@ -98,7 +98,7 @@ _not_left_out = (
     _of_a_place != all_of("but_places"),
 )
 _may_open = (MAY_ADMIT, *_not_left_out)
-# What a tenant has used is summed as it is reached, so for some tenants only: OFFSET keeps PostgreSQL from doing it before it sorts.
+# OFFSET is an optimization barrier: usage sums are computed only for the tenants reached in order, not for all before the sort.
 _in_order = (
     select(tenants, *_LIMITS, *(limit_of(name).label(name) for name in USED_UP))
     .select_from(WITH_LIMITS)
@@ -131,11 +131,11 @@ _LEAST_SERVED_TASKS = Statement(
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What a query on candidates leaves out."""
+    """Tenants, places and tasks that a candidate query excludes."""
 
     tenants: Set[str] = frozenset()
     places: Set[Place] = frozenset()
-    """Tenants in single pools."""
+    """Excluded (tenant, pool) pairs."""
     tasks: Set[str] = frozenset()
 
     def __or__(self, other: "LeftOut") -> "LeftOut":
@@ -153,9 +153,9 @@ NOTHING = LeftOut()
 
 
 async def least_served_tasks(connection: AsyncConnection, pools: Collection[str], *, limit: int, but: LeftOut = NOTHING) -> Candidates:
-    """Tasks that may be given the next `limit` groups: the `limit` next tasks of each of the `limit` least-served tenants.
+    """Candidates for the next `limit` groups: the next `limit` tasks of each of the `limit` least-served tenants.
 
-    Only tasks of these pools whose pace allows more, without those left out. Indexes give the order of virtual times, so the
+    Only tasks of `pools` whose pace allows more groups, without those in `but`. Indexes give the order of virtual times, so the
     query takes about as long for ten tasks as for thousands.
     """
     given_values = {"pools": sorted(pools), "limit": limit, **but.parameters()}
@@ -181,7 +181,7 @@ _EVALUATION_CANDIDATES = Statement(
 
 
 async def evaluation_candidates(connection: AsyncConnection, pools: Collection[str], *, limit: int, but: LeftOut = NOTHING) -> Candidates:
-    """The same for evaluations: `limit` running tasks whose evaluations have groups to open, of one size: those of the next protocol."""
+    """Candidates for evaluation groups: up to `limit` running tasks with planned groups, all of one size per task (its next protocol)."""
     found_rows = await _EVALUATION_CANDIDATES.run(connection, {"pools": sorted(pools), "limit": limit, **but.parameters()})
     found = _candidates(found_rows)
     for row, task in zip(found_rows, found.tasks, strict=True):
@@ -190,7 +190,7 @@ async def evaluation_candidates(connection: AsyncConnection, pools: Collection[s
 
 
 async def candidates_for(connection: AsyncConnection, allowances: dict[str, int], pools: Collection[str]) -> Candidates:
-    """Candidates of these tasks and pools, with these allowances."""
+    """Candidates for the tasks in `allowances` (groups by task) that are in `pools`."""
     statement = (
         select(*_columns(tasks.c, tenants.c, allowance_of(tasks.c)), *_LIMITS)
         .select_from(tasks.join(WITH_LIMITS, tasks.c.tenant == tenants.c.id))

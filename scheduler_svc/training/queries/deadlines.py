@@ -1,4 +1,4 @@
-"""Queries on deadlines: groups past them, how near others are, and the clocks of pools that they are on."""
+"""Queries on deadlines: overdue groups, time spent of the deadline, and pool clocks."""
 
 from sqlalchemy import Double, func, literal_column, not_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -10,7 +10,7 @@ from scheduler_svc.base.tables import IN_TRAINING, groups, tasks
 from scheduler_svc.base.tables import pool_clocks as clocks
 
 CLOCKS_MAY_DIFFER_S = 5.0
-"""Maximum difference between NATS's and PostgreSQL's clocks; beyond it one of them was set back."""
+"""Maximum difference between NATS's and PostgreSQL's clocks, in seconds; beyond it one of them was set back."""
 
 _timeout = func.make_interval(0, 0, 0, 0, 0, 0, tasks.c.spec["limits"]["episode_timeout_s"].as_float())
 _back = func.make_interval(0, 0, 0, 0, 0, 0, CLOCKS_MAY_DIFFER_S)
@@ -32,11 +32,10 @@ _OVERDUE, _OVERDUE_OF = Statement(_overdue), Statement(_overdue.where(groups.c.t
 
 
 async def overdue_groups(connection: AsyncConnection, now_s: float, of_task: str | None = None) -> list[GroupKey]:
-    """Open groups in training, of one task or of all, past their deadlines by NATS's clock (`now_s`) and by PostgreSQL's, each less the
-    time for which their pools were parked.
+    """Open groups in training, of `of_task` or of all tasks, that are past their deadlines by both NATS's clock (`now_s`) and PostgreSQL's.
 
-    Both must agree, so that one clock that jumps ahead makes no group overdue. A clock that was set back always agrees, so that the
-    other one decides.
+    Time for which the group's pool was parked is subtracted from both. Both clocks must agree, so that one clock that jumps ahead makes no
+    group overdue. A clock that was set back always agrees, so that the other one decides.
     """
     if of_task is None:
         found = await _OVERDUE.run(connection, {"now_s": now_s})
@@ -55,7 +54,7 @@ _SPENT = Statement(
 
 
 async def time_spent(connection: AsyncConnection, now_s: float) -> dict[str, float]:
-    """Largest share of its time that an open group has spent, by pool. `now_s`: NATS's clock."""
+    """Largest share of the time until its deadline that an open group has spent, by pool. `now_s`: NATS's clock."""
     return {row.pool: float(row.share) for row in await _SPENT.run(connection, {"now_s": now_s})}
 
 
@@ -67,7 +66,7 @@ _OVERDUE_EVALUATION = Statement(
 
 
 async def overdue_evaluation_groups(connection: AsyncConnection, now_s: float) -> list[GroupKey]:
-    """Open groups of evaluations past their deadlines, which are on their pools' clocks. `now_s`: NATS's clock."""
+    """Open evaluation groups past their deadlines by their pool's clock. `now_s`: NATS's clock."""
     return [(row.task, row.number) for row in await _OVERDUE_EVALUATION.run(connection, {"now_s": now_s})]
 
 
@@ -76,6 +75,6 @@ _CLOCKS = Statement(select(clocks.c.pool, clocks.c.parked_ms, _SINCE))
 
 
 async def pool_clocks(connection: AsyncConnection) -> dict[str, PoolClock]:
-    """Clocks by pool, of all that have ever shared an accelerator."""
+    """Clocks by pool, for all pools that have ever shared an accelerator."""
     found = await _CLOCKS.run(connection)
     return {row.pool: PoolClock(parked_s=row.parked_ms / 1000, parked_since_s=row.since_s) for row in found}

@@ -1,4 +1,4 @@
-"""Queries on evaluations, and what is particular to their groups."""
+"""Queries on evaluations and their groups."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -19,22 +19,22 @@ from scheduler_svc.training.queries.groups import NewGroup, members_of
 EvaluationKey = tuple[str, int, str]
 """(task, version, protocol)"""
 _NOT_OVER = and_(not_(IN_TRAINING), in_state(groups.c.state, GroupState.PLANNED, GroupState.OPEN))
-"""Condition in the words of the partial index, so that PostgreSQL uses it."""
+"""Condition written as the partial index has it, so that PostgreSQL uses the index."""
 _MEMBERS = and_(trajectories.c.task == groups.c.task, trajectories.c.group == groups.c.number)
-"""Condition of the join of groups and their members."""
+"""Join condition of groups and their members."""
 
 
 # --------------------------------------------------------------------------------------------------------------- plans
 
 
 async def count(connection: AsyncConnection, task: str) -> int:
-    """Number of versions of the task that were ever evaluated."""
+    """Number of the task's versions for which an evaluation was planned."""
     statement = select(func.count(distinct(evaluations.c.version))).where(evaluations.c.task == task)
     return int((await connection.execute(statement)).scalar_one())
 
 
 async def add(connection: AsyncConnection, task: str, version: int, adapter: AdapterRef | None, planned: Sequence[PlannedGroups]) -> bool:
-    """Plan an evaluation by these protocols; False when this version has one."""
+    """Plan an evaluation of `version` by these protocols; False if the version already has one."""
     row = {
         "task": task,
         "version": version,
@@ -65,7 +65,7 @@ async def add(connection: AsyncConnection, task: str, version: int, adapter: Ada
 
 
 async def open_first_group(connection: AsyncConnection, task: str, *, charged_tokens: float, deadline_at: datetime) -> NewGroup | None:
-    """Open the task's first planned group with its missing members; None when there is none."""
+    """Open the task's first planned group and insert its missing members; None if no group is planned."""
     planned = (groups.c.task == task, not_(IN_TRAINING), in_state(groups.c.state, GroupState.PLANNED))
     first = select(func.min(groups.c.number)).where(*planned).scalar_subquery()
     opened = (
@@ -88,9 +88,9 @@ async def open_first_group(connection: AsyncConnection, task: str, *, charged_to
 
 
 async def retry_groups(connection: AsyncConnection, found: Collection[GroupKey], *, add: int) -> dict[str, float]:
-    """Return open groups among `found` to planned, under numbers increased by `add`; outcomes received so far are kept.
+    """Return open groups among `found` to planned, with `add` added to their numbers; outcomes received so far are kept.
 
-    Returns the tokens that they had been charged, by task.
+    Returns the tokens that the groups had been charged, by task.
     """
     if not found:
         return {}
@@ -99,7 +99,7 @@ async def retry_groups(connection: AsyncConnection, found: Collection[GroupKey],
     values = (*(old[name] for name in kept), old.number + add, literal(GroupState.PLANNED.value), literal(0.0))
     chosen = select(*values).where(keyed(old.task, old.number), old.state == GroupState.OPEN)
     moved = insert(groups).from_select([*kept, "number", "state", "charged_tokens"], chosen).returning(old.task, old.number)
-    # Only these from here: others have ended since they were found late.
+    # Only the groups moved here: the rest ended after they were found overdue.
     among = keys([(row.task, row.number - add) for row in (await connection.execute(moved, keys(found))).all()])
     arrived = (keyed(members.task, members.group), members.state != TrajectoryState.OPEN)
     await connection.execute(update(trajectories).where(*arrived).values(group=members.group + add), among)
@@ -119,7 +119,7 @@ async def live_group_keys(connection: AsyncConnection, task: str) -> list[GroupK
 
 
 async def complete(connection: AsyncConnection, found: Collection[tuple[str, int]]) -> list[EvaluationKey]:
-    """Running evaluations among those of `found`, (task, version), whose groups have all ended; in order."""
+    """Running evaluations among `found`, (task, version), whose groups have all ended; ordered."""
     of_evaluation = [groups.c[name] == evaluations.c[name] for name in ("task", "version", "protocol")]
     left = select(groups.c.number).where(*of_evaluation, _NOT_OVER)
     statement = (
@@ -135,7 +135,7 @@ async def complete(connection: AsyncConnection, found: Collection[tuple[str, int
 
 
 async def attempts_of(connection: AsyncConnection, evaluation: EvaluationKey) -> dict[int, list[Attempt]]:
-    """Attempts that ended, by prompt."""
+    """Ended attempts of the evaluation, by prompt."""
     statement = (
         select(groups.c.row, trajectories.c.reward, trajectories.c.sampled_tokens, trajectories.c.truncated)
         .join(trajectories, _MEMBERS)
@@ -149,7 +149,7 @@ async def attempts_of(connection: AsyncConnection, evaluation: EvaluationKey) ->
 
 
 async def first_failure(connection: AsyncConnection, evaluation: EvaluationKey) -> str:
-    """Detail of the first group or member that failed; empty when none did."""
+    """Failure detail of one failed group or member, groups first; empty if none failed."""
     abandoned = select(groups.c.detail).where(*_is(groups, evaluation), groups.c.detail != "")
     failed = (
         select(trajectories.c.detail).join(groups, _MEMBERS).where(*_is(groups, evaluation), trajectories.c.state == TrajectoryState.VOID)
@@ -172,7 +172,7 @@ async def finish(
 
 
 async def latest_standing(connection: AsyncConnection, task: str, protocol: str) -> BestSoFar | None:
-    """The best version and the evaluations since, as the last finished evaluation left them; None before the first with a reward."""
+    """Best version and evaluations since, as stored by the last finished evaluation; None before the first with a reward."""
     details = evaluations.c.results
     statement = (
         select(details["best_version"].as_integer().label("best"), details["without_gain"].as_integer().label("since"))
@@ -205,7 +205,7 @@ async def is_finished(connection: AsyncConnection, evaluation: EvaluationKey) ->
 
 
 async def held_versions(connection: AsyncConnection, task: str, spec: TaskSpec) -> frozenset[int]:
-    """Versions under evaluation, and the best ones by the protocol that decides; earlier versions first among equals."""
+    """Versions under evaluation, and the `keep.best` best versions by the deciding protocol; earlier versions first on ties."""
     of_task = (evaluations.c.task == task, evaluations.c.protocol == spec.evaluation.protocols[0].name)
     by_reward = (evaluations.c.reward.desc(), evaluations.c.version)
     running = select(evaluations.c.version).where(evaluations.c.task == task, evaluations.c.state == EvaluationState.RUNNING)

@@ -30,18 +30,18 @@ class NewGroup:
     size: int
     charged_tokens: float
     deadline_at: datetime
-    """Deadline on the pool's clock, as services see it; `admitted_at` is PostgreSQL's."""
+    """Deadline on the pool's clock, which services use; `admitted_at` is on PostgreSQL's clock."""
     adapter: AdapterRef | None
-    """Of the version; None: the base model itself."""
+    """Adapter of `version`; None: the base model itself."""
     parked_ms: int = 0
-    """Milliseconds for which the pool was parked until the group's admission."""
+    """Total milliseconds for which the pool had been parked when the group was admitted."""
     protocol: str | None = None
-    """Of its evaluation; None in training."""
+    """Protocol of the group's evaluation; None in training."""
 
 
 @dataclass(frozen=True)
 class EndedGroup:
-    """A group that became ready or void, or of an evaluation that ended, with what it consumed."""
+    """Consumption of a group that became ready or void, or of an evaluation group that ended."""
 
     task: str
     number: int
@@ -62,11 +62,11 @@ class EndedGroup:
 
 @dataclass(frozen=True)
 class DecidedGroup:
-    """An open group that is decided: none of its members is open, or, in training, one failed."""
+    """An open group whose outcome is known: no member is open, or, in training, a member failed."""
 
     group: EndedGroup
     failure: str | None
-    """Failure of the first failed member."""
+    """Failure of one failed member (the smallest detail); None if no member failed, or in evaluations."""
 
 
 _new = Rows(
@@ -91,7 +91,7 @@ _written = (
 
 
 def members_of(opened: CTE) -> Insert:
-    """Open members of the groups `opened`, but for those that are there."""
+    """Insert of open members for the groups in `opened`; existing members stay."""
     member = {
         "task": opened.c.task,
         "group": opened.c.number,
@@ -105,7 +105,7 @@ _ADD = Statement(members_of(_written))
 
 
 async def add_groups(connection: AsyncConnection, new: Sequence[NewGroup]) -> None:
-    """Write open groups with all their members."""
+    """Insert groups as open, with all their members."""
     if new:
         rows = [tuple(getattr(group, column.name) for column in _new.c) for group in new]
         await _ADD.run(connection, _new.of(rows))
@@ -151,7 +151,7 @@ _MARK_READY = Statement(
 
 
 async def mark_ready(connection: AsyncConnection, found: Collection[GroupKey]) -> set[GroupKey]:
-    """Mark those of the complete groups `found` that are still open as ready; returns them."""
+    """Mark the groups among `found` that are still open as ready; returns the marked groups."""
     return {(row.task, row.number) for row in await _MARK_READY.run(connection, keys(found))}
 
 
@@ -163,18 +163,18 @@ _REFILLS = Statement(
 
 
 async def refills_by_version(connection: AsyncConnection, versions: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """Number of groups void for equal rewards, by (task, sampling version)."""
+    """Number of groups voided for equal rewards, by (task, sampling version)."""
     found = await _REFILLS.run(connection, keys(versions))
     return {(row.task, row.version): row.refills for row in found}
 
 
 class VoidedGroups(NamedTuple):
-    """Groups that became void."""
+    """Groups that `void_groups` voided."""
 
     ended: list[EndedGroup]
-    """Those that were open, with what they consumed."""
+    """Groups that were open, with their consumption."""
     complete: list[GroupKey]
-    """Those whose consumption was recorded when they became ready."""
+    """Groups whose consumption was recorded when they became ready."""
 
 
 async def void_groups(connection: AsyncConnection, found: Collection[GroupKey], reason: VoidReason, detail: str = "") -> VoidedGroups:
@@ -213,7 +213,7 @@ _MISSING = delete(trajectories).where(
 
 
 async def end_groups(connection: AsyncConnection, found: Collection[GroupKey], detail: str = "") -> list[EndedGroup]:
-    """End unfinished groups of evaluations among `found`. Members that are open are deleted: these attempts are missing."""
+    """End planned and open evaluation groups among `found`. With a `detail`, their open members are deleted: these attempts are missing."""
     rows = (await connection.execute(_ENDED, {**keys(found), "with_detail": detail})).all() if found else []
     if rows and detail:
         await connection.execute(_MISSING, keys([(row.task, row.number) for row in rows]))
@@ -221,7 +221,7 @@ async def end_groups(connection: AsyncConnection, found: Collection[GroupKey], d
 
 
 async def _with_tokens(connection: AsyncConnection, rows: Sequence[Any]) -> list[EndedGroup]:
-    """Groups of `rows` (task, number, version, charged_tokens), with what their members consumed."""
+    """Groups of `rows` (task, number, version, charged_tokens) with the summed consumption of their members."""
     if not rows:
         return []
     statement = (
@@ -242,7 +242,7 @@ async def _with_tokens(connection: AsyncConnection, rows: Sequence[Any]) -> list
 
 
 async def is_open(connection: AsyncConnection, key: GroupKey) -> bool:
-    """Whether the group still waits for members."""
+    """Whether the group is open."""
     task, number = key
     statement = select(groups.c.number).where(groups.c.task == task, groups.c.number == number, groups.c.state == GroupState.OPEN)
     return (await connection.execute(statement)).first() is not None
@@ -252,12 +252,12 @@ _VERSIONS = Statement(select(groups.c.task, groups.c.number, groups.c.version).w
 
 
 async def versions_of(connection: AsyncConnection, found: Collection[GroupKey]) -> dict[GroupKey, int]:
-    """Versions that sample the groups; unknown groups are absent."""
+    """Sampling version by group; unknown groups are absent."""
     return {(row.task, row.number): row.version for row in await _VERSIONS.run(connection, keys(found))}
 
 
 async def live_group_keys(connection: AsyncConnection, task: str) -> list[GroupKey]:
-    """In training."""
+    """Keys of the task's open, ready and batched training groups."""
     statement = select(groups.c.task, groups.c.number).where(groups.c.task == task, IN_TRAINING, groups.c.state.in_(LIVE_GROUPS))
     return [(row.task, row.number) for row in (await connection.execute(statement)).all()]
 
@@ -275,7 +275,7 @@ _UNBATCHED = Statement(
 
 
 async def unbatched_groups(connection: AsyncConnection, versions: Mapping[str, int]) -> dict[str, list[LiveGroup]]:
-    """Open and ready groups of these tasks, given with their versions; none for a task whose next step is with the trainer."""
+    """Open and ready groups by task, for `versions` (task → version); empty for a task whose next step is at the trainer."""
     found: dict[str, list[LiveGroup]] = {task: [] for task in versions}
     for row in await _UNBATCHED.run(connection, _at.of(list(versions.items()))):
         found[row.task].append(LiveGroup(row.number, row.version, row.state == GroupState.READY))
@@ -283,11 +283,11 @@ async def unbatched_groups(connection: AsyncConnection, versions: Mapping[str, i
 
 
 async def ready_groups(connection: AsyncConnection) -> dict[str, int]:
-    """Number of ready groups of each task; tasks without any are absent."""
+    """Number of ready groups by task; tasks without any are absent."""
     statement = select(groups.c.task, func.count().label("ready")).where(in_state(groups.c.state, GroupState.READY)).group_by(groups.c.task)
     return {row.task: row.ready for row in (await connection.execute(statement)).all()}
 
 
 async def last_sequence(connection: AsyncConnection) -> int:
-    """Highest sequence of a settled scored message."""
+    """Highest stream sequence of a settled scored message; 0 if there is none."""
     return int((await connection.execute(select(func.coalesce(func.max(trajectories.c.sequence), 0)))).scalar_one())

@@ -1,4 +1,4 @@
-"""Queries on the members of groups: settling them, and what shaping reads of them."""
+"""Queries on the members of groups: settling them, and reading them for reward shaping."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -18,21 +18,21 @@ from scheduler_svc.base.tables import trajectories
 
 @dataclass(frozen=True)
 class ScoredMember:
-    """Outcome of one member, as received."""
+    """Outcome of one member, as received from the environment service."""
 
     task: str
     group: int
     sequence: int
     member: SettledMember
     version: int
-    """Version that sampled the group, as the message says."""
+    """Sampling version of the group according to the message."""
 
 
 _COPIED = {
     "prompt_tokens": Integer, "sampled_tokens": Integer, "turns": Integer, "truncated": Boolean, "longest_turn_tokens": Integer,
     "env_ms": Integer, "away_ms": Integer,
 }  # fmt: skip
-"""Columns that are as the member says."""
+"""Columns copied unchanged from the member's outcome."""
 _arrived = Rows(
     "arrived", task=Text, group=Integer, member=Integer, sequence=BigInteger, reward=Double, failure=Text, components=Text, **_COPIED
 )
@@ -63,7 +63,7 @@ _SETTLE = Statement(
 
 
 async def settle_members(connection: AsyncConnection, outcomes: Sequence[ScoredMember]) -> None:
-    """Mark open members as scored, or void where they failed. The first message about a member counts."""
+    """Mark open members as scored, or as void if they failed. Only the first message about a member counts."""
     first: dict[tuple[str, int, int], ScoredMember] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.sequence):
         first.setdefault((outcome.task, outcome.group, outcome.member.member), outcome)
@@ -91,7 +91,7 @@ _ATTEMPTS = Statement(
 
 
 async def scored_attempts(connection: AsyncConnection, found: Collection[GroupKey]) -> dict[GroupKey, list[Attempt]]:
-    """The scored members of the groups `found`, as reward shaping reads them."""
+    """Scored members of the groups `found`, as inputs of reward shaping."""
     attempts: dict[GroupKey, list[Attempt]] = {key: [] for key in found}
     for row in await _ATTEMPTS.run(connection, keys(found)):
         attempts[row.task, row.group].append(Attempt(row.reward, row.sampled_tokens, row.longest_turn_tokens, row.components or {}))

@@ -1,4 +1,4 @@
-"""Queries on the progress of tasks: of one, for its status and its steps, and of those without any."""
+"""Queries on the progress of tasks: of one task for its status and steps, and of stalled tasks."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ from scheduler_svc.training.decisions.endings import Failures, Stall, TaskWarnin
 from scheduler_svc.training.queries.steps import StepSummary
 
 LATEST_GROUPS = 100
-"""Number of a task's latest groups in which failures are counted, also by the view `task_status`."""
+"""Number of a task's latest groups in which failures are counted; the view `task_status` uses it too."""
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,17 @@ class TaskProgress:
     """Progress of one task."""
 
     reward: float | None
-    """Mean reward of the latest trained step, None before the first; `staleness` likewise."""
+    """Mean reward of the latest trained step; None before the first, as is `staleness`."""
     staleness: float | None
     trained_at: Sequence[datetime]
-    """When its latest steps were trained, the newest first."""
+    """Times at which the latest steps were trained, newest first."""
     sampled_tokens: int
-    """Tokens sampled for its ended groups."""
+    """Tokens sampled for the task's ended groups."""
     dead_letters: int
     failures: Failures
     """Failures among the latest `LATEST_GROUPS` groups admitted."""
     voided: dict[str, int]
-    """Groups that ended void since the latest trained step, by reason."""
+    """Groups voided since the latest trained step, by reason."""
 
     def after(self, step: StepSummary) -> "TaskProgress":
         """This progress with `step` as the latest trained step."""
@@ -62,13 +62,13 @@ def _of_latest_step(column: Column[Any]) -> ScalarSelect[Any]:
 
 
 def latest_trained_at(task: ColumnElement[str]) -> ColumnElement[list[datetime]]:
-    """Array of the times of a task's latest trained steps, the newest first."""
+    """SQL array of the times at which a task's latest steps were trained, newest first."""
     trained = select(steps.c.trained_at).where(steps.c.task == task, in_state(steps.c.state, StepState.TRAINED))
     return func.array(trained.order_by(steps.c.version.desc()).limit(PACE_STEPS + 1).correlate_except(steps).scalar_subquery())
 
 
 def end_of_task(state: str, trained_at: Sequence[datetime], steps_left: int) -> float | None:
-    """`TaskStatus.expected_end_s`, from `latest_trained_at`."""
+    """`TaskStatus.expected_end_s`, from `latest_trained_at`; None unless the task is running."""
     return expected_end_s([one.timestamp() for one in reversed(trained_at)], steps_left) if state == TaskState.RUNNING else None
 
 
@@ -111,7 +111,7 @@ _PROGRESS = Statement(
 
 
 async def progress_of(connection: AsyncConnection, *ids: str) -> dict[str, TaskProgress]:
-    """Progress of these tasks as the transaction sees it."""
+    """Progress by task, within this transaction's snapshot."""
     return {
         task: TaskProgress(reward, staleness, trained_at, tokens, letters, Failures(*counts), voided or {})
         for task, reward, staleness, trained_at, tokens, letters, *counts, voided in await _PROGRESS.run(connection, _of.of([*zip(ids)]))
@@ -123,7 +123,7 @@ _SCORED = (
     .where(trajectories.c.task == tasks.c.id, in_state(trajectories.c.state, TrajectoryState.SCORED))
     .scalar_subquery()
 )
-_REFILLED = (  # scored too, all with the same reward
+_REFILLED = (  # refilled groups were scored too, with equal rewards
     select(func.max(groups.c.ended_at))
     .where(groups.c.task == tasks.c.id, in_state(groups.c.state, GroupState.VOID), in_state(groups.c.void_reason, VoidReason.ZERO_VARIANCE))
     .scalar_subquery()
@@ -131,7 +131,7 @@ _REFILLED = (  # scored too, all with the same reward
 _EVALUATED = select(func.max(ledger.c.at)).where(ledger.c.task == tasks.c.id, ledger.c.kind == "evaluation").scalar_subquery()
 _OLDEST_MS = select(func.min(groups.c.parked_ms)).where(groups.c.task == tasks.c.id, IN_TRAINING, in_state(groups.c.state, GroupState.OPEN))
 _BATCHED_MS = select(steps.c.parked_ms).where(steps.c.task == tasks.c.id, in_state(steps.c.state, StepState.BATCHED))
-# Since its oldest open group or its step was sent, or, of a task without either, for the present time only.
+# Parked time since the oldest open group was admitted or the step was sent; for a task with neither, of the current parking only.
 _PARKED_MS = parked_ms(NOW_S) - func.coalesce(
     func.least(_OLDEST_MS.scalar_subquery(), _BATCHED_MS.scalar_subquery()), pool_clocks.c.parked_ms, literal_column("0")
 )
@@ -143,8 +143,9 @@ _OF_STALL = ("seconds", "pool", "environment", "family", "open_groups", "is_trai
 
 
 async def stalled_tasks(connection: AsyncConnection, limit_s: float, only: Collection[str] | None = None) -> dict[str, Stall | None]:
-    """Tasks without progress for `limit_s` of their pool's time, or on the wall while it is parked; and, as None, those that progress but
-    still have a warning about it. `only`: among these.
+    """Tasks without progress for `limit_s` on their pool's clock, or on the wall clock if their pool is parked.
+
+    Tasks that progress but still have a no-progress or parked warning map to None. `only`: restricts the search to these tasks.
     """
     is_waiting = and_(
         tasks.c.state.in_([TaskState.SUBMITTED, TaskState.RUNNING]),

@@ -23,19 +23,19 @@ BLOB_KINDS: tuple[BlobKind, ...] = ("adapter", "checkpoint", "batch")
 
 @dataclass(frozen=True)
 class StepBlob:
-    """A blob that a trained step refers to."""
+    """A blob referenced by a trained step."""
 
     version: int
-    """Version that the step made."""
+    """Version that the step produced."""
     kind: BlobKind
     ref: BlobRef
     since: int | None = None
-    """Version from which a checkpoint without a state is recomputed; None for other blobs."""
+    """Version from which a checkpoint without a stored state is recomputed; None for other blobs."""
 
 
 @dataclass(frozen=True)
 class SentStep:
-    """A step that is with the trainer."""
+    """A step that was sent to the trainer."""
 
     task: str
     pool: str
@@ -45,13 +45,13 @@ class SentStep:
     """`TrainBatch.digest`."""
 
     def is_made_by(self, updated: WeightUpdated) -> bool:
-        """Whether the announcement is that of this step."""
+        """Whether `updated` announces the version that this step produces."""
         return updated.version == self.version + 1 and self.digest == updated.trained
 
 
 @dataclass(frozen=True)
 class StepSummary:
-    """A step's row, for events and status."""
+    """Columns of a step's row for events and status."""
 
     version: int
     reward: float
@@ -99,7 +99,7 @@ _BATCH = Statement(
 
 
 async def batch_groups(connection: AsyncConnection, chosen: Mapping[str, tuple[int, Sequence[int]]]) -> dict[str, list[BatchGroup]]:
-    """Batch groups into steps, and write their rows; returns the groups with their members, in order, by task.
+    """Batch groups into steps and insert the steps; returns the groups with their members, ordered, by task.
 
     `chosen`: by task, the version that the step trains from, and the numbers of its groups.
     """
@@ -115,12 +115,12 @@ _SENT_AS = Statement(update(steps).where(steps.c.task == _sent.c.task, steps.c.v
 
 
 async def note_digests(connection: AsyncConnection, batches: Sequence[TrainBatch]) -> None:
-    """Record the digests of the batches that steps are sent as."""
+    """Record the digests of the batches that were sent for these steps."""
     await _SENT_AS.run(connection, _sent.of([(batch.task, batch.version, batch.digest) for batch in batches]))
 
 
 async def members_of_step(connection: AsyncConnection, task: str, version: int) -> list[BatchGroup]:
-    """The groups of a step and their members, in order."""
+    """Groups of a step with their members, ordered."""
     statement = (
         select(groups.c.number, groups.c.version, trajectories.c.member, trajectories.c.sequence, trajectories.c.reward)
         .join(trajectories, (trajectories.c.task == groups.c.task) & (trajectories.c.group == groups.c.number))
@@ -131,7 +131,7 @@ async def members_of_step(connection: AsyncConnection, task: str, version: int) 
 
 
 def _batch_of(rows: Sequence[Row[int, int, int, int, float]]) -> list[BatchGroup]:
-    """Groups of `rows`, whose members are in order."""
+    """Groups built from `rows`, which are ordered by group and member."""
     found: dict[int, BatchGroup] = {}
     for row in rows:
         group = found.setdefault(row.number, BatchGroup(group=row.number, version=row.version, members=[]))
@@ -145,8 +145,8 @@ async def tasks_in_training(connection: AsyncConnection) -> set[str]:
 
 
 async def sent_before(connection: AsyncConnection, age_s: float) -> list[SentStep]:
-    """Steps that were sent to the trainer longer than `age_s` of their pool's time ago, without those still in the outbox."""
-    subject = func.concat("trajectories.batch.", tasks.c.pool, "%.", tasks.c.id)  # of its pool's queue, or of its home's
+    """Steps sent to the trainer more than `age_s` ago on their pool's clock, except those still in the outbox."""
+    subject = func.concat("trajectories.batch.", tasks.c.pool, "%.", tasks.c.id)  # queue of the pool, or of the task's home
     parked = seconds(func.greatest(0, parked_ms(NOW_S) - steps.c.parked_ms))
     statement = (
         select(steps.c.task, tasks.c.pool, steps.c.version, steps.c.digest)
@@ -161,7 +161,7 @@ async def sent_before(connection: AsyncConnection, age_s: float) -> list[SentSte
 
 
 async def is_sent(connection: AsyncConnection, step: SentStep) -> bool:
-    """Whether the step is still with the trainer."""
+    """Whether the step is still at the trainer."""
     statement = select(steps.c.task).where(steps.c.task == step.task, steps.c.version == step.version, steps.c.state == StepState.BATCHED)
     return (await connection.execute(statement)).first() is not None
 
@@ -222,7 +222,7 @@ _FINISH = Statement(select(*_SUMMARY).add_cte(_trained_members, _booked))
 
 
 async def finish_steps(connection: AsyncConnection, updates: Sequence[WeightUpdated]) -> dict[str, StepSummary]:
-    """Mark these steps, one of each task, their groups and members as trained, and write their ledger rows; returns them by task."""
+    """Mark these steps (one per task), their groups and members as trained, and insert their ledger rows; returns the steps by task."""
     rows = [
         (
             updated.tenant,
@@ -259,7 +259,7 @@ _MEASURED = Statement(union_all(_window(True), _window(False)))
 async def measured_steps(
     connection: AsyncConnection, ids: Collection[str], most: int
 ) -> dict[str, tuple[list[StepMetrics], list[StepMetrics]]]:
-    """Metrics for warnings, of each task's first trained steps and of its latest, in order."""
+    """Metrics for warnings, by task: of its first and of its latest trained steps, at most `most` each, in order."""
     found = {task: (list[StepMetrics](), list[StepMetrics]()) for task in ids}
     for task, is_first, *metrics in await _MEASURED.run(connection, _measured_of.of([*zip(ids)]) | {"most": most}):
         first, latest = found[task]
@@ -271,14 +271,14 @@ async def measured_steps(
 
 
 async def void_steps(connection: AsyncConnection, task: str) -> None:
-    """Void the steps of an ended task that were sent to the trainer."""
+    """Void the steps of an ended task that are at the trainer."""
     await connection.execute(
         update(steps).where(steps.c.task == task, in_state(steps.c.state, StepState.BATCHED)).values(state=StepState.VOID)
     )
 
 
 async def withdraw_steps(connection: AsyncConnection, task: str) -> None:
-    """Delete steps that were sent to the trainer, so that the version gets a new batch; their groups must be void."""
+    """Delete steps at the trainer, so that their version gets a new batch; the steps' groups must be void."""
     taken_back = (
         delete(steps).where(steps.c.task == task, in_state(steps.c.state, StepState.BATCHED)).returning(steps.c.version).cte("taken_back")
     )
@@ -297,7 +297,7 @@ _FIRST_NEEDED = Statement(
 
 
 async def first_needed_sequences(connection: AsyncConnection, ids: Collection[str]) -> dict[str, int]:
-    """Sequence of the oldest scored message that a step may still read, by task; tasks without any are absent."""
+    """Stream sequence of the oldest scored message that a step may still read, by task; tasks without any are absent."""
     return {row.task: row.first for row in await _FIRST_NEEDED.run(connection, {"ids": sorted(ids)})}
 
 
@@ -314,12 +314,12 @@ _BLOBS_OF_VERSIONS = Statement(_BLOBS.where(keyed(steps.c.task, steps.c.version)
 
 
 async def blobs_of_steps(connection: AsyncConnection, task: str) -> list[StepBlob]:
-    """Blobs that the task's trained steps refer to."""
+    """Blobs referenced by the task's trained steps."""
     return [blob for row in (await connection.execute(_BLOBS.where(steps.c.task == task))).all() for blob in _blobs_of(row)]
 
 
 async def blobs_of_versions(connection: AsyncConnection, versions: Collection[tuple[str, int]]) -> dict[str, list[StepBlob]]:
-    """Blobs of the steps that made these versions, by task."""
+    """Blobs of the steps that produced these versions, by task."""
     found: dict[str, list[StepBlob]] = {task: [] for task, _ in versions}
     for row in await _BLOBS_OF_VERSIONS.run(connection, keys([(task, version - 1) for task, version in versions])):
         found[row.task] += _blobs_of(row)
@@ -327,7 +327,7 @@ async def blobs_of_versions(connection: AsyncConnection, versions: Collection[tu
 
 
 async def restored_from(connection: AsyncConnection, task: Task) -> list[str]:
-    """Names of the blobs from which the state of the task's version is read or recomputed; none at version 0."""
+    """Names of the blobs from which the training state of the task's version is read or recomputed; empty at version 0."""
     blobs = await blobs_of_steps(connection, task.id)
     since = next((blob.since for blob in blobs if (blob.kind, blob.version) == ("checkpoint", task.version)), None)
     first = task.version if since is None else since

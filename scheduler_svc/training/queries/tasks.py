@@ -16,26 +16,26 @@ from scheduler_svc.base.states import LIVE, TaskState
 from scheduler_svc.base.tables import deleted_tasks, tasks, tenants
 
 SPECS_KEPT = 4096
-"""Maximum specs that are kept parsed."""
+"""Maximum number of parsed specs in the cache."""
 
 _specs: dict[str, tuple[dict[str, Any], TaskSpec]] = {}
-"""What is stored of a task, and the spec that it describes."""
+"""Cache of parsed specs: task → stored spec, and the `TaskSpec` parsed from it."""
 
 
 @dataclass(frozen=True)
 class Home:
-    """Replica at which a task samples or trains, in a pool that has several with names."""
+    """Replica at which a task samples or trains, in a pool with several named replicas."""
 
     replica: str
     version: int
-    """The task's version from which it holds."""
+    """First version of the task at which `replica` applies."""
     before: str | None
-    """Replica for older versions; None: any of the pool."""
+    """Replica for older versions; None: any replica of the pool."""
     since_s: float
-    """NATS's time at which it was chosen."""
+    """NATS time at which the home was chosen, in Unix seconds."""
 
     def at(self, version: int) -> str | None:
-        """The replica for one version."""
+        """Replica for `version`; None: any replica of the pool."""
         return self.replica if version >= self.version else self.before
 
 
@@ -46,12 +46,12 @@ class Task:
     id: str
     tenant: str
     weight: float
-    """The tenant's, by which its share of every queue is measured."""
+    """Weight of the task's tenant, which sets its share of every queue."""
     spec: TaskSpec
     submission: str
-    """Digest of the task as it was submitted."""
+    """Digest of the spec as submitted."""
     by_operator: bool
-    """Whether the operator has submitted it, and no tenant's key."""
+    """Whether an operator submitted the task, not a tenant's key."""
     family: str | None
     state: TaskState
     reason: str
@@ -61,20 +61,20 @@ class Task:
     failures_in_a_row: int
     virtual_time: float
     warnings: dict[str, str]
-    """Standing warnings: sentences by name (`training/decisions/endings.py`)."""
+    """Active warnings: sentences by name (`training/decisions/endings.py`)."""
     start: AdapterRef | None
     """Adapter of version 0 after a warm start."""
     package: BlobRef | None
-    """Package of its environment; None where that is the operator's."""
+    """Package of the task's environment; None for an environment of the operator."""
     expired: frozenset[str]
-    """Kinds of its data that the tenant's retention has deleted (`tenancy/decisions/expiry.py`)."""
+    """Kinds of the task's data that the tenant's retention has deleted (`tenancy/decisions/expiry.py`)."""
     adapter: AdapterRef | None
     checkpoint: BlobRef | None
     submitted_at: datetime
     accepted_at: datetime | None
     """None until the task first runs."""
     homes: Mapping[str, Home]
-    """By service; empty in a pool that has no several replicas with names, and before the first is chosen."""
+    """Home by service; empty before the first is chosen, and in pools without several named replicas."""
 
     @property
     def is_live(self) -> bool:
@@ -82,13 +82,13 @@ class Task:
 
 
 TASK_COLUMNS = (tasks, select(tenants.c.weight).where(tenants.c.id == tasks.c.tenant).scalar_subquery().label("weight"))
-"""Columns of `task_of`."""
+"""Columns that `task_of` reads."""
 
 
 def accepted_spec(task: str, stored: dict[str, Any]) -> TaskSpec:
-    """The task as it was accepted. Validation takes 35 µs and admission reads every running task, so the last `SPECS_KEPT` are kept."""
+    """Spec of the task as accepted. Validation takes 35 µs and admission reads every running task, so the last `SPECS_KEPT` are cached."""
     kept = _specs.get(task)
-    if kept is not None and kept[0] == stored:  # an operator may change what is stored
+    if kept is not None and kept[0] == stored:  # an operator may change the stored spec
         return kept[1]
     spec = TaskSpec.model_validate(stored)
     if len(_specs) >= SPECS_KEPT:
@@ -98,7 +98,7 @@ def accepted_spec(task: str, stored: dict[str, Any]) -> TaskSpec:
 
 
 def homes_of(stored: dict[str, dict[str, Any]] | None) -> dict[str, Home]:
-    """`stored`: `tasks.homes`."""
+    """Homes by service, parsed from `stored`, the column `tasks.homes`."""
     return {service: Home(**home) for service, home in stored.items()} if stored else {}
 
 
@@ -127,9 +127,9 @@ async def add_task(
     ceiling: int | None = None,
     by_operator: bool = True,
 ) -> bool:
-    """Write a submitted task; False when the id is taken.
+    """Insert a submitted task; False if the id is taken.
 
-    `start`: the adapter of its version 0. `submission`, `by_operator`, `package`: see `Task`. `ceiling`: maximum priority.
+    `start`: adapter of its version 0. `submission`, `by_operator`, `package`: see `Task`. `ceiling`: maximum priority.
     """
     await connection.execute(insert(tenants).values(id=spec.tenant).on_conflict_do_nothing())
     row = {
@@ -160,7 +160,7 @@ _STARTED = Statement(
 
 
 async def started_from(connection: AsyncConnection, ids: Collection[str]) -> dict[str, BlobRef]:
-    """The tasks' adapters that other tasks started from, by name."""
+    """Adapter blobs of tasks `ids` from which other tasks started, by blob name."""
     found = [from_json(BlobRef, row.blob) for row in await _STARTED.run(connection, {"ids": list(ids)})]
     return {ref.name: ref for ref in found}
 
@@ -179,13 +179,13 @@ async def live_tasks(connection: AsyncConnection) -> set[str]:
 
 
 async def tenants_of(connection: AsyncConnection, ids: Collection[str]) -> dict[str, str]:
-    """The tenant of each of these tasks."""
+    """Tenant by task, for existing tasks among `ids`."""
     rows = (await connection.execute(select(tasks.c.id, tasks.c.tenant).where(tasks.c.id.in_(ids)))).all()
     return {row.id: row.tenant for row in rows}
 
 
 async def ended_after(connection: AsyncConnection, moment: datetime, *, most: int) -> dict[str, datetime]:
-    """At most so many tasks that ended after `moment`, the first ones; those that ended with the last of them are among them."""
+    """End times by task, of the first `most` tasks that ended after `moment`, and of all that ended together with the last of them."""
     latest = select(tasks.c.ended_at).where(tasks.c.ended_at > moment).order_by(tasks.c.ended_at).limit(most).subquery()
     until = select(func.max(latest.c.ended_at)).scalar_subquery()
     statement = select(tasks.c.id, tasks.c.ended_at).where(tasks.c.ended_at > moment, tasks.c.ended_at <= until)
@@ -193,7 +193,7 @@ async def ended_after(connection: AsyncConnection, moment: datetime, *, most: in
 
 
 async def all_tasks(connection: AsyncConnection) -> set[str]:
-    """Ids of every task that is not deleted."""
+    """Ids of all tasks that are not deleted."""
     return set((await connection.execute(select(tasks.c.id))).scalars())
 
 
@@ -201,7 +201,7 @@ _LOCK = Statement(select(*TASK_COLUMNS).where(tasks.c.id == any_of("ids")).order
 
 
 async def lock_tasks(connection: AsyncConnection, ids: Collection[str]) -> list[Task]:
-    """Lock the tasks, and with them their groups, until the transaction ends."""
+    """Lock the tasks until the transaction ends, ordered by id; a task's lock also protects its groups. Returns the locked tasks."""
     return [task_of(row) for row in await _LOCK.run(connection, {"ids": sorted(ids)})]
 
 
@@ -211,13 +211,13 @@ _LOCK_OWN = Statement(
 
 
 async def lock_own_task(connection: AsyncConnection, tenant: str, task: str) -> Task | None:
-    """Lock the tenant's task; None where it has no such task. Another tenant's is not locked."""
+    """Lock the tenant's task; None if the tenant has no such task. Another tenant's task is not locked."""
     rows = await _LOCK_OWN.run(connection, {"of_task": task, "of_tenant": tenant})
     return task_of(rows[0]) if rows else None
 
 
 async def is_others(connection: AsyncConnection, tenant: str, task: str) -> bool:
-    """Whether the id is, or was, that of another tenant's task."""
+    """Whether another tenant has, or had, a task with this id."""
     found = [select(table.c.id).where(table.c.id == task, table.c.tenant != tenant) for table in (tasks, deleted_tasks)]
     return (await connection.execute(union_all(*found))).first() is not None
 
@@ -231,7 +231,7 @@ _SUBMITTED = in_state(tasks.c.state, TaskState.SUBMITTED)
 
 
 async def tasks_waiting_for_an_environment(connection: AsyncConnection, *, most: int) -> set[str]:
-    """Submitted tasks whose check is not requested: the oldest `most` of each tenant and environment, less those that are checked."""
+    """Submitted tasks for which to request an environment check: up to `most` per tenant and environment, minus checks in progress."""
     place = func.row_number().over(
         partition_by=(tasks.c.tenant, tasks.c.spec["environment"]["name"].astext),
         order_by=(tasks.c.family.is_(None), tasks.c.submitted_at, tasks.c.id),
@@ -242,27 +242,27 @@ async def tasks_waiting_for_an_environment(connection: AsyncConnection, *, most:
 
 
 async def lock_unchecked(connection: AsyncConnection, tenant: str, *, most: int) -> list[Task]:
-    """Lock the tenant's oldest tasks whose check is not requested, but for those that another transaction has locked."""
+    """Lock the tenant's oldest tasks without a requested check, skipping those that another transaction has locked."""
     waiting = select(*TASK_COLUMNS).where(tasks.c.tenant == tenant, tasks.c.family.is_(None), _SUBMITTED)
     statement = waiting.order_by(tasks.c.submitted_at, tasks.c.id).limit(most).with_for_update(of=tasks, skip_locked=True)
     return [task_of(row) for row in (await connection.execute(statement)).all()]
 
 
 async def checks_requested(connection: AsyncConnection, tenant: str, family: str) -> int:
-    """Number of the tenant's tasks whose check the family has."""
+    """Number of the tenant's tasks with a check pending at this environment family."""
     statement = select(func.count()).select_from(tasks).where(tasks.c.tenant == tenant, tasks.c.family == family, _SUBMITTED)
     return (await connection.execute(statement)).scalar_one()
 
 
 async def change(connection: AsyncConnection, task: str, **values: Any) -> None:
-    """Change columns of a locked task that are no state of it. `Any`: their values."""
+    """Update columns of a locked task other than its state. `Any`: column values."""
     await connection.execute(update(tasks).where(tasks.c.id == task).values(values))
 
 
 async def transition_task(
     connection: AsyncConnection, task: str, leaving: Sequence[TaskState], to: TaskState, *, reason: str = "", over_budget: bool = False
 ) -> bool:
-    """Change a task's state; False when it is not in one of the states to leave. `over_budget`: it is paused by its tenant's budget."""
+    """Change a task's state; False if the task is in none of the states in `leaving`. `over_budget`: its tenant's budget pauses it."""
     values: dict[str, Any] = {"state": to, "reason": reason, "over_budget": over_budget, "updated_at": func.now()}
     if to not in LIVE:
         values["ended_at"] = func.now()
@@ -273,7 +273,7 @@ async def transition_task(
 
 
 async def count_voided(connection: AsyncConnection, task: str, groups: int, *, failures_in_a_row: int | None = None) -> None:
-    """Refund `groups` to the pace of a locked task; `failures_in_a_row` None leaves that count as it is."""
+    """Refund `groups` voided groups to the pace of a locked task; `failures_in_a_row`: new value, None leaves it unchanged."""
     values: dict[str, object] = {"voided": tasks.c.voided + groups}
     if failures_in_a_row is not None:
         values["failures_in_a_row"] = failures_in_a_row

@@ -1,4 +1,4 @@
-"""Steps, evaluations and versions of one task, and its spec."""
+"""Queries for clients: steps, evaluations and versions of one task, and its spec."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class AskedTask:
 
 
 async def asked_task(connection: AsyncConnection, tenant: str | None, task: str) -> AskedTask | None:
-    """None when the tenant has no such task, whoever else may have one."""
+    """The tenant's task; None if the tenant has no such task, even if another tenant does."""
     statement = select(tasks.c.version, tasks.c.spec, tasks.c.submission).where(tasks.c.id == task)
     if tenant is not None:
         statement = statement.where(tasks.c.tenant == tenant)
@@ -38,7 +38,7 @@ async def asked_task(connection: AsyncConnection, tenant: str | None, task: str)
 
 
 async def steps_after(connection: AsyncConnection, task: str, version: int, every: int, *, most: int) -> list[StepOf]:
-    """At most so many steps that made versions above `version`, by version; `every`: as in `AskSteps`."""
+    """Up to `most` steps that produced versions above `version`, by version. `every`: as in `AskSteps`."""
     trained = (ledger.c.task == task) & (ledger.c.kind == "trained") & (ledger.c.number == steps.c.version + 1)
     statement = (
         select(steps, ledger.c.tokens.label("trained_tokens"))
@@ -57,7 +57,7 @@ async def steps_after(connection: AsyncConnection, task: str, version: int, ever
 
 
 def _thinned(statement: Select[Any], task: str, every: int) -> Select[Any]:
-    """With one of so many steps, and the first and the last that is trained; each with the tokens sampled up to it."""
+    """`statement` limited to every `every`-th step, plus the first and last trained step; adds the tokens sampled up to each step."""
     trained = steps.c.task == task, in_state(steps.c.state, StepState.TRAINED)
     ends = union_all(*(select(end(steps.c.version)).where(*trained) for end in (func.min, func.max)))
     total = func.sum(steps.c.sampled_tokens).over(order_by=steps.c.version).cast(BigInteger).label("total_sampled_tokens")
@@ -67,7 +67,7 @@ def _thinned(statement: Select[Any], task: str, every: int) -> Select[Any]:
 
 
 async def _groups_of(connection: AsyncConnection, task: str, versions: Sequence[int]) -> dict[int, list[int]]:
-    """Numbers of groups by the version that their step trains from."""
+    """Group numbers by the version that their step trains from."""
     statement = (
         select(groups.c.step, func.array_agg(groups.c.number).label("numbers"))
         .where(groups.c.task == task, groups.c.step.in_(versions), in_state(groups.c.state, GroupState.BATCHED, GroupState.TRAINED))
@@ -118,7 +118,7 @@ def _between(first_s: float | None, last_s: float | None) -> float | None:
 
 
 async def versions_after(connection: AsyncConnection, task: AskedTask, version: int, best: int | None, *, most: int) -> list[VersionOf]:
-    """At most so many stored versions above `version`, by version."""
+    """Up to `most` stored versions above `version`, by version. `best`: the task's best version."""
     statement = (
         select(steps.c.version, steps.c.adapter, steps.c.reward, steps.c.trained_at)
         .where(steps.c.task == task.id, steps.c.version >= version, in_state(steps.c.state, StepState.TRAINED))
@@ -150,7 +150,7 @@ async def stored_versions(connection: AsyncConnection, task: str) -> frozenset[i
 
 
 async def best_of(connection: AsyncConnection, task: AskedTask | Task, stored: Collection[int]) -> int | None:
-    """The task's best version among those `stored`."""
+    """The task's best version among `stored`; None if there is none."""
     wanted = task.spec.evaluation
     evaluated = select(evaluations.c.version, evaluations.c.reward, evaluations.c.lower_bound).where(
         evaluations.c.task == task.id,
@@ -165,7 +165,7 @@ async def best_of(connection: AsyncConnection, task: AskedTask | Task, stored: C
 
 
 def _adapters_of(task: str) -> tuple[Any, ...]:
-    """`Any`: conditions on `stored_blobs`."""
+    """Conditions on `stored_blobs` for the task's adapters."""
     return stored_blobs.c.task == task, stored_blobs.c.kind == "adapter"
 
 
@@ -177,7 +177,7 @@ _wanted = Rows("wanted", version=Integer, protocol=Text)
 async def evaluations_after(
     connection: AsyncConnection, task: AskedTask, after: tuple[int, str], best: int | None, *, most: int
 ) -> list[EvaluationOf]:
-    """At most so many finished evaluations above `after`, (version, protocol), in that order."""
+    """Up to `most` finished evaluations above `after`, ordered by (version, protocol)."""
     key = tuple_(evaluations.c.version, evaluations.c.protocol)
     statement = (
         select(evaluations)

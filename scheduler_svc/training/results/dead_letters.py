@@ -1,8 +1,9 @@
 """Handles dead letters: records each one, settles its task or group, and resends its message on request.
 
-Resending is safe, because every handler is idempotent. It is refused where it has no use: a task that has ended is not resumed,
-and an abandoned group has been refilled. Useful to resend are jobs that the scheduler could not handle, results that it could not
-settle, and messages that only a newer version understands."""
+Resending is safe, because every handler is idempotent. It is refused if it would have no effect: a task that has ended is not resumed,
+and an abandoned group has been refilled. Resending helps for jobs that the scheduler could not handle, results that it could not
+settle, and messages that only a newer version understands.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,19 +40,19 @@ log = structlog.get_logger()
 SELF_STAGE_PREFIX = "failed.settle."
 """Subject prefix of dead letters written by this service."""
 ABOUT_GROUPS = {"open": OpenGroup, "sample": SampleTurns, "turn": TurnsSampled}
-"""Stage → the message that it handles, where that is about a group in flight."""
+"""Stage → its message, for stages whose messages are about a group in flight."""
 
 
 # -------------------------------------------------------------------------------------------------------------- records
 
 
 async def forget_dead_letters(connection: AsyncConnection, *, after: int) -> None:
-    """Delete records after sequence `after`, where the stream FAILED ends: NATS will reuse their numbers."""
+    """Delete records after sequence `after`, the last of stream FAILED: NATS will reuse their numbers."""
     await connection.execute(delete(dead_letters).where(dead_letters.c.sequence > after))
 
 
 async def record_dead_letter(connection: AsyncConnection, sequence: int, task: str | None, letter: DeadLetter) -> bool:
-    """Record a dead letter; False when it was recorded before."""
+    """Record a dead letter; False if it was already recorded."""
     values = {
         "sequence": sequence,
         "stage": letter.stage,
@@ -65,7 +66,7 @@ async def record_dead_letter(connection: AsyncConnection, sequence: int, task: s
 
 
 async def mark_resent(connection: AsyncConnection, sequence: int, by: int) -> bool:
-    """Record that the job `by` resends a dead letter; False when it was resent already, or is unknown."""
+    """Record that the job `by` resends a dead letter; False if it was already resent by that job, or is unknown."""
     statement = (
         update(dead_letters)
         .where(dead_letters.c.sequence == sequence, dead_letters.c.resent_by.is_distinct_from(by))
@@ -86,7 +87,7 @@ async def handle_dead_letters(context: HandlerContext, deliveries: Sequence[Deli
 
 
 async def message_failed(tx: Transaction, delivery: Delivery) -> None:
-    """Record the dead letter; its group becomes void, or its task fails. One about a deleted task leaves nothing."""
+    """Record the dead letter; void its group, or fail its task. Dead letters about deleted tasks are ignored."""
     letter = delivery.read(DeadLetter)
     task_id = about(delivery.subject)
     if task_id and await deleted.find(tx.connection, task_id) is not None:
@@ -101,13 +102,13 @@ async def message_failed(tx: Transaction, delivery: Delivery) -> None:
     task = next(iter(await tasks.lock_tasks(tx.connection, [task_id])), None) if task_id else None
     if task is None:
         return
-    if task.is_live and not delivery.subject.startswith(SELF_STAGE_PREFIX):  # an operator must examine this service's own
+    if task.is_live and not delivery.subject.startswith(SELF_STAGE_PREFIX):  # an operator must examine this service's own dead letters
         await _settle(tx, task, letter)
     await publish_status(tx, task.id)
 
 
 def concerns_dead_letter(delivery: Delivery) -> bool:
-    """Whether it reports a dead letter that could not be recorded; it is not recorded either."""
+    """Whether the dead letter reports another dead letter that could not be recorded; it is not recorded either."""
     return delivery.subject.startswith(SELF_STAGE_PREFIX) and delivery.read(DeadLetter).subject.startswith("failed.")
 
 
@@ -121,12 +122,12 @@ async def _settle(tx: Transaction, task: Task, letter: DeadLetter) -> None:
         await end_task(tx, task, TaskState.FAILED, reason=letter.reason)
     elif (key := _group_of(letter, task.id)) is not None and is_group(key[1]):
         await evaluations.abandon(tx, {task.id: task}, [key], letter.reason)
-    elif key is not None and await groups.is_open(tx.connection, key):  # a complete group has all that it needs
+    elif key is not None and await groups.is_open(tx.connection, key):  # a complete group needs no further message
         await void_and_refund(tx, {task.id: task}, [key], VoidReason.FAILED, {key: letter.reason})
 
 
 def _is_waited_for(letter: DeadLetter, task: Task) -> bool:
-    """Whether the task cannot continue without the message; garbage and repetitions do not count.
+    """Whether the task cannot continue without the message; undecodable and repeated messages do not count.
 
     A message of an unknown kind may be a newer version's, so it counts.
     """
@@ -143,7 +144,7 @@ def _is_waited_for(letter: DeadLetter, task: Task) -> bool:
 
 
 def _group_of(letter: DeadLetter, task: str) -> GroupKey | None:
-    """Group of a message in flight; None when its body is garbage (the group ends at its deadline)."""
+    """Group of a message in flight; None if its body cannot be decoded (the group then ends at its deadline)."""
     if letter.stage not in ABOUT_GROUPS:
         return None
     try:
@@ -158,7 +159,7 @@ def _group_of(letter: DeadLetter, task: str) -> GroupKey | None:
 
 @dataclass(frozen=True)
 class ResendRequest:
-    """A user's request to resend the message of a dead letter, with what the streams hold of it."""
+    """A user's request to resend the message of a dead letter, with the stored message if it is available."""
 
     tenant: str
     number: int
@@ -166,22 +167,22 @@ class ResendRequest:
     """Sequence of the requesting job in its stream."""
     sender: Actor
     stored: Delivery | None = None
-    """The dead letter as stored; None when it has expired, or cannot be decoded. `letter` likewise."""
+    """Dead letter as stored; None if it has expired or cannot be decoded, as are `task` and `letter`."""
     task: str | None = None
     letter: DeadLetter | None = None
     body: bytes | None = None
-    """Body of its message; None when that has expired."""
+    """Body of the dead letter's message; None if it has expired."""
 
 
 async def resend_message(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.resend.<tenant>`. Raises: Reject when it is none; Retry when a store is unavailable."""
+    """Handle a job of `jobs.resend.<tenant>`. Raises: Reject if it cannot be decoded; Retry if a store is unavailable."""
     request = await read_resend_request(context.bus, delivery)
     async with context.transaction() as tx:
         await resend(tx, request)
 
 
 async def read_resend_request(bus: Bus, delivery: Delivery) -> ResendRequest:
-    """Raises: Reject when it is none; Retry when NATS is unavailable."""
+    """Decode the job and read the dead letter that it names. Raises: Reject if the job cannot be decoded; Retry if NATS is unavailable."""
     job, sender = delivery.read(ResendLetter), sender_of(delivery)
     try:
         stored = await bus.streams.read(streams.FAILED, job.letter)
@@ -194,10 +195,10 @@ async def read_resend_request(bus: Bus, delivery: Delivery) -> ResendRequest:
 
 async def resend(tx: Transaction, request: ResendRequest) -> None:
     """Publish the message under a new id, or reject the request."""
-    if not await _is_own(tx, request):  # the same answer as for one that there is not, under no task
+    if not await _is_own(tx, request):  # same answer as for an unknown letter, so that tenants cannot probe
         return _refuse(tx, request, "none", f"letter: there is no dead letter {request.number} of tenant '{request.tenant}'")
     if request.stored is not None and not concerns_dead_letter(request.stored):
-        await message_failed(tx, request.stored)  # which may not be settled yet: requests and dead letters arrive on two streams
+        await message_failed(tx, request.stored)  # it may not be settled yet: requests and dead letters arrive on two streams
     task = await tasks.lock_own_task(tx.connection, request.tenant, request.task) if request.task else None
     objection = _objection(request, task)
     key = _group_of(request.letter, task.id) if objection is None and request.letter is not None and task is not None else None
@@ -224,7 +225,7 @@ def _refuse(tx: Transaction, request: ResendRequest, task: str, objection: str) 
 
 
 async def _is_own(tx: Transaction, request: ResendRequest) -> bool:
-    """Whether the letter is there, and about a task or a job of the requesting tenant."""
+    """Whether the letter exists, and is about a task or a job of the requesting tenant."""
     if request.letter is None:
         return False
     if request.task is None:
@@ -236,7 +237,7 @@ async def _is_own(tx: Transaction, request: ResendRequest) -> bool:
 def _objection(request: ResendRequest, task: Task | None) -> str | None:
     assert request.letter is not None
     verb = streams.token(request.letter.subject, 1)
-    # A member asks, and the sender may have been an owner or an operator. The scheduler sends it again, and may make any id.
+    # Members may resend, but the original sender may have been an owner or an operator; the scheduler would resend with its own rights.
     if task is None and (verb not in MEMBER_VERBS or (verb == "submit" and streams.is_own_job(request.letter.sequence))):
         return f"letter: a job '{verb}' is not sent again by `resend`; send a new one"
     if task is not None and not task.is_live:
@@ -245,12 +246,12 @@ def _objection(request: ResendRequest, task: Task | None) -> str | None:
 
 
 def _sender(subject: str) -> str | None:
-    """The tenant of a job's subject; None for any other subject."""
+    """Tenant in the subject of a job; None for any other subject."""
     return streams.token(subject, 2) if streams.token(subject, 0) == "jobs" else None
 
 
 async def _body(bus: Bus, letter: DeadLetter) -> bytes | None:
-    """Body of the message, from its own stream where the dead letter was written from headers only."""
+    """Body of the letter's message; read from the stream SCORED if the dead letter was written from headers only. None if not stored."""
     if letter.body or not letter.sequence or not letter.subject.startswith("trajectories.scored."):
         return letter.body or None
     try:

@@ -36,7 +36,7 @@ async def handle_scores(context: HandlerContext, deliveries: Sequence[Delivery])
 async def trajectories_scored(tx: Transaction, deliveries: Sequence[Delivery], policy: SchedulingPolicy) -> None:
     """Settle members, then their groups, then send complete steps to the trainer.
 
-    Raises: Reject when a message has no settlement header, a malformed one, or one of another version than its group.
+    Raises: Reject if a message has no settlement header, a malformed one, or one with another version than its group's.
     """
     outcomes = [outcome for delivery in deliveries for outcome in _outcomes(delivery)]
     by_id = {task.id: task for task in await tasks.lock_tasks(tx.connection, {outcome.task for outcome in outcomes})}
@@ -51,7 +51,7 @@ async def trajectories_scored(tx: Transaction, deliveries: Sequence[Delivery], p
     failed = {found.group.key: found.failure for found in decided if found.failure is not None}
     complete = [found for found in decided if found.failure is None]
     if failed:
-        succeeded = {found.group.task for found in complete}  # in the same batch, so perhaps between those that failed
+        succeeded = {found.group.task for found in complete}  # in the same batch, so possibly between the failed groups
         await void_and_refund(tx, by_id, list(failed), VoidReason.FAILED, failed, not_in_a_row=succeeded)
     equal = await refillable_groups(tx.connection, by_id, complete)
     if equal:
@@ -61,7 +61,7 @@ async def trajectories_scored(tx: Transaction, deliveries: Sequence[Delivery], p
 
 
 async def _make_ready(tx: Transaction, by_id: dict[str, Task], complete: Sequence[EndedGroup], policy: SchedulingPolicy) -> None:
-    """Mark complete groups as ready, and send the steps that are complete with them."""
+    """Mark complete groups as ready, settle their accounts, and send the steps that they complete."""
     marked = await groups.mark_ready(tx.connection, [group.key for group in complete]) if complete else set[GroupKey]()
     ready = [group for group in complete if group.key in marked]  # all, unless failed groups have ended their task
     if not ready:
@@ -72,7 +72,7 @@ async def _make_ready(tx: Transaction, by_id: dict[str, Task], complete: Sequenc
 
 
 def _mean_tokens(ended: Sequence[EndedGroup]) -> dict[str, float]:
-    """Mean tokens of a group, by task."""
+    """Mean tokens per group, by task."""
     tokens: dict[str, list[int]] = {}
     for group in ended:
         tokens.setdefault(group.task, []).append(group.tokens)
@@ -80,10 +80,10 @@ def _mean_tokens(ended: Sequence[EndedGroup]) -> dict[str, float]:
 
 
 async def void_overdue(tx: Transaction, task_id: str, policy: SchedulingPolicy, now_s: float, *, stable_for_s: StableFor) -> None:
-    """Void a task's open groups past their deadlines, also where a replica still works on them. `now_s`: NATS's clock.
+    """Void a task's open groups past their deadlines, even if a replica still works on them. `now_s`: NATS's clock.
 
-    The task is excused where the groups' time began before the last disturbance, `stable_for_s` of their pool ago
-    (`upkeep/stalls.py`).
+    The overdue groups are not counted as the task's failures if the pool's last disturbance, `stable_for_s` ago, is more recent than the
+    groups' timeout (`upkeep/stalls.py`).
     """
     by_id = {task.id: task for task in await tasks.lock_tasks(tx.connection, [task_id])}
     overdue = await deadlines.overdue_groups(tx.connection, now_s, task_id)
@@ -94,9 +94,9 @@ async def void_overdue(tx: Transaction, task_id: str, policy: SchedulingPolicy, 
 
 
 async def refillable_groups(connection: AsyncConnection, by_id: dict[str, Task], complete: Sequence[DecidedGroup]) -> list[GroupKey]:
-    """Groups to refill, of the complete groups: those whose members' rewards are equal once they are shaped.
+    """Complete groups to refill: groups whose members' rewards are equal after shaping.
 
-    Each version may refill `max_refills` groups. Further ones are trained as they are, so that a task that always succeeds, or
+    Each version may refill `max_refills` groups. Further groups are trained unchanged, so that a task that always succeeds, or
     always fails, still ends.
     """
     asked = [found for found in complete if by_id[found.group.task].spec.algorithm.max_refills]
@@ -123,7 +123,7 @@ def _outcomes(delivery: Delivery) -> list[ScoredMember]:
 
 
 def _within_deadline(outcome: ScoredMember, task: Task) -> ScoredMember:
-    """The outcome with at most the environment's time that budgets have reserved for it; what is beyond nobody pays."""
+    """`outcome` with its environment time capped at the maximum that budgets reserve; the excess is not billed."""
     most = math.ceil(task.spec.limits.episode_timeout_s * 1000)
     if outcome.member.env_ms <= most:
         return outcome
@@ -131,7 +131,7 @@ def _within_deadline(outcome: ScoredMember, task: Task) -> ScoredMember:
 
 
 async def _require_versions(connection: AsyncConnection, outcomes: Sequence[ScoredMember]) -> None:
-    """Raises: Reject when a score is of another version than the group that it names. Scores of unknown or closed groups change nothing."""
+    """Raises: Reject if a score names another version than its group's. Scores of unknown or closed groups are ignored."""
     said = {(outcome.task, outcome.group): outcome.version for outcome in outcomes}
     known = await groups.versions_of(connection, said) if said else dict[GroupKey, int]()
     for outcome in outcomes:

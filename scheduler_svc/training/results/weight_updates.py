@@ -1,4 +1,5 @@
-"""Handles weight updates, the trainer's announcements: advances the version, reports the step, and continues or finishes the task."""
+"""Handles weight updates, the trainer's announcements of trained steps: advances the version, reports the step, and continues or finishes
+the task."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -39,7 +40,7 @@ _ANNOUNCED = Statement(
 
 
 _made = Rows("made", task=Text, tenant=Text, pool=Text, version=Integer, trained=Text, adapter=Text, checkpoint=Text)
-_locked = select(tasks.c.id).where(tasks.c.id == any_of("made_task")).order_by(tasks.c.id).with_for_update().cte("locked")  # in one order
+_locked = select(tasks.c.id).where(tasks.c.id == any_of("made_task")).order_by(tasks.c.id).with_for_update().cte("locked")  # in id order
 _is_sent = (
     select(steps.c.task)
     .where(steps.c.task == tasks.c.id, steps.c.version == tasks.c.version, in_state(steps.c.state, StepState.BATCHED))
@@ -68,9 +69,10 @@ _ADVANCE = Statement(
 
 
 async def advance_versions(connection: AsyncConnection, updates: Collection[WeightUpdated]) -> dict[str, Task]:
-    """Compare-and-set of each task to the version that the step with the trainer made; `updates`: one of each task.
+    """Advance each task to its announced version by compare-and-set; `updates`: at most one per task.
 
-    Returns the advanced tasks by id. All are locked, also those that have ended, have another version or have sent another step.
+    Returns the advanced tasks by id. All named tasks are locked, including those that do not advance: ended, at another version, or with
+    another step sent.
     """
     made = [
         (
@@ -88,7 +90,7 @@ async def advance_versions(connection: AsyncConnection, updates: Collection[Weig
 
 
 async def announcement(connection: AsyncConnection, task: Task) -> WeightUpdated | None:
-    """The trainer's announcement of the task's version; None at version 0."""
+    """The trainer's announcement of the task's version, rebuilt from its rows; None at version 0."""
     tokens = (
         select(ledger.c.tokens)
         .where(ledger.c.task == steps.c.task, ledger.c.kind == "trained", ledger.c.number == steps.c.version + 1)
@@ -125,10 +127,10 @@ async def handle_weight_updates(context: HandlerContext, deliveries: Sequence[De
 
 
 async def weights_updated(tx: Transaction, updates: Sequence[WeightUpdated], policy: SchedulingPolicy) -> list[Task]:
-    """Advance versions by compare-and-set: only the first message about a version counts, and only one of the step that was sent.
+    """Advance versions by compare-and-set: only the first message about a version counts, and only if it is of the step that was sent.
 
-    Returns the tasks as their steps leave them; none for a message that changed nothing. Raises: Reject when one is of no step that was
-    sent.
+    Returns the advanced tasks, with their states after the step; updates that changed nothing add none. Raises: Reject if an update is of a
+    step that was never sent.
     """
     first = {updated.task: updated for updated in reversed(updates)}
     found = await advance_versions(tx.connection, first.values())
@@ -143,7 +145,7 @@ async def weights_updated(tx: Transaction, updates: Sequence[WeightUpdated], pol
 
 
 async def _require_sent(connection: AsyncConnection, updated: WeightUpdated) -> None:
-    """Raises: Reject when no trainer was asked for this version. Repetitions, and messages about tasks that have ended, change nothing."""
+    """Raises: Reject if the update is not of the step at the trainer. Repeated updates, and those of ended tasks, are ignored."""
     found = await _ANNOUNCED.run(connection, {"of_task": updated.task, "from_version": updated.version - 1})
     if not found or found[0].state not in LIVE or updated.version <= found[0].version:
         return
@@ -157,7 +159,7 @@ async def _require_sent(connection: AsyncConnection, updated: WeightUpdated) -> 
 
 
 async def _report_steps(tx: Transaction, advanced: Mapping[str, Task], updates: Mapping[str, WeightUpdated]) -> list[Task]:
-    """Finish the steps and emit their events, then end each task that is done; returns the tasks as that leaves them."""
+    """Finish the steps, emit their events, and end tasks that are done; returns the tasks with their states afterwards."""
     before = await progress_of(tx.connection, *advanced)
     made = {id: _with_void_metrics(updates[id], before[id].voided, task) for id, task in advanced.items()}
     finished = await finish_steps(tx.connection, list(made.values()))
@@ -177,7 +179,7 @@ async def _report_steps(tx: Transaction, advanced: Mapping[str, Task], updates: 
 
 
 async def _finish(tx: Transaction, task: Task, progress: TaskProgress) -> bool:
-    """End a task that has used up a budget, or trained and evaluated every step; False when it continues."""
+    """End a task that has used up a budget, or trained and evaluated every step; False if the task continues."""
     stop = task.spec.stop
     tokens = await recorded_tokens(tx.connection, task.id) if stop.tokens is not None else 0
     accepted_at = task.accepted_at if stop.seconds is not None else None
@@ -190,7 +192,7 @@ async def _finish(tx: Transaction, task: Task, progress: TaskProgress) -> bool:
 
 
 def _with_void_metrics(updated: WeightUpdated, voided: dict[str, int], task: Task) -> WeightUpdated:
-    """The update with the share of the groups ended since the previous step that was void, and their number by reason."""
+    """`updated` with metrics on groups voided since the previous step: their share, and their number by reason."""
     total = sum(voided.values())
     share = total / (total + task.spec.algorithm.groups_per_step)
     void = {"void_share": share, **{f"void.{reason}": float(count) for reason, count in sorted(voided.items())}}

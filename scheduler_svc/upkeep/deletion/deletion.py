@@ -1,7 +1,7 @@
-"""Handles deletion: delete removes a task that has ended, prune a tenant's old tasks and superseded blobs, delete-tenant all of a tenant.
+"""Handles deletion jobs: delete removes an ended task, prune a tenant's old tasks and superseded blobs, delete-tenant a whole tenant.
 
-A task is deleted in one transaction: its rows become one with what it consumed, its status goes, and no task can start from it. The
-garbage collector then erases its data in NATS and emits `deleted`. Adapters that other tasks started from stay until those are
+A task is deleted in one transaction: its rows are replaced by one with its consumption, its status is removed, and no task can start from
+it. The garbage collector then erases its data in NATS and emits `deleted`. Adapters that other tasks started from stay until those are
 deleted too. Every job may be redelivered, or handled by several replicas concurrently.
 """
 
@@ -24,13 +24,13 @@ from scheduler_svc.training.queries import tasks
 from scheduler_svc.upkeep.deletion import storage
 
 PATIENCE_S = 900.0
-"""Time limit of the transaction that deletes a task: about a second for every 100,000 trajectories."""
+"""Maximum seconds of the transaction that deletes a task: about a second per 100,000 trajectories."""
 
 log = structlog.get_logger()
 
 
 async def delete_ended(tx: Transaction, task: str, by: int) -> bool:
-    """Delete a task that has ended; False where it is live, deleted already, or has aliases. `by`: sequence of the requesting job."""
+    """Delete an ended task; False if it is live, unknown, or has aliases. `by`: sequence of the requesting job."""
     await lock_with_source(tx.connection, task)
     found = await tasks.find_task(tx.connection, task)
     if found is None or found.is_live or await aliases.of_task(tx.connection, task):
@@ -42,7 +42,7 @@ async def delete_ended(tx: Transaction, task: str, by: int) -> bool:
 
 
 async def lock_with_source(connection: AsyncConnection, task: str) -> None:
-    """Lock the task, and the one that it started from: no other task may start to rely on its hold on that adapter."""
+    """Lock the task, and the task that it started from, so that no other task starts to rely on its hold on that adapter."""
     found = await tasks.find_task(connection, task)
     source = found.spec.start.task if found else None
     await tasks.lock_tasks(connection, [task] if source is None else [task, source])
@@ -54,7 +54,7 @@ MAX_NAMED_TASKS = 1000
 
 
 async def delete_task(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.delete.<tenant>`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
+    """Handle a job of `jobs.delete.<tenant>`. Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable."""
     job = delivery.read(ControlTask)
     async with context.database.transaction(patience_s=PATIENCE_S) as tx:
         await delete(tx, job, by=delivery.sequence, sender=sender_of(delivery))
@@ -63,7 +63,7 @@ async def delete_task(context: HandlerContext, delivery: Delivery) -> None:
 
 
 async def prune_tasks(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.prune.<tenant>`. Raises: Reject when it is none; Retry when NATS or PostgreSQL is unavailable."""
+    """Handle a job of `jobs.prune.<tenant>`. Raises: Reject if it cannot be decoded; Retry if NATS or PostgreSQL is unavailable."""
     request, database, collector = delivery.read(PruneTasks), context.database, context.collector
     surplus = await collector.surplus(request.tenant)
     async with database.transaction() as tx:
@@ -75,7 +75,7 @@ async def prune_tasks(context: HandlerContext, delivery: Delivery) -> None:
                 if await delete_ended(tx, task, delivery.sequence):
                     tx.record(accepted(sender_of(delivery), task))
         await collector.delete_blobs([blob.name for blob in surplus])
-        context.wake_relay()  # erasure waits for what is published
+        context.wake_relay()  # erasure waits until the outbox is published
         await collector.erase_deleted()
     log.info("pruned", tenant=request.tenant, tasks=len(ended), blobs=len(surplus), dry_run=request.dry_run)
     async with database.transaction() as tx:
@@ -98,7 +98,7 @@ def _answer(request: PruneTasks, ended: Sequence[str], freed: int, surplus: Sequ
 
 
 async def delete(tx: Transaction, job: ControlTask, *, by: int, sender: Actor) -> bool:
-    """Delete a task, or reject the job. `by`: the job's sequence, by which its redelivery is recognized."""
+    """Delete a task, or reject the job; returns whether it deleted. `by`: the job's sequence, which identifies its redelivery."""
     own = await tasks.find_task(tx.connection, job.task)
     if own is not None and own.tenant == job.tenant:
         await lock_with_source(tx.connection, job.task)
@@ -127,9 +127,9 @@ async def delete(tx: Transaction, job: ControlTask, *, by: int, sender: Actor) -
 
 
 async def delete_tenant(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.delete-tenant.<tenant>`: mark the tenant; `upkeep/deletion/tenant_deletion.py` deletes.
+    """Handle a job of `jobs.delete-tenant.<tenant>`: mark the tenant; `upkeep/deletion/tenant_deletion.py` deletes it.
 
-    Raises: Reject when it is none; Retry when PostgreSQL is unavailable.
+    Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable.
     """
     request = delivery.read(DeleteTenant)
     async with context.transaction() as tx:
@@ -143,7 +143,7 @@ async def delete_tenant(context: HandlerContext, delivery: Delivery) -> None:
 
 
 async def _objection(tx: Transaction, tenant: str, by: int) -> str | None:
-    """None where the same job, delivered before, has marked the tenant."""
+    """Why the tenant cannot be marked for deletion; None if an earlier delivery of the same job has marked it."""
     found = await deleted.find_tenant(tx.connection, tenant)
     if found is None:
         return f"tenant: no tenant '{tenant}'"

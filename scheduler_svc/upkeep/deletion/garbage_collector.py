@@ -1,8 +1,8 @@
 """Garbage collection in NATS: superseded data after each step, plus a periodic full sweep.
 
 The sweep covers what steps cannot see: messages that arrived after their task had ended, blobs of steps that were computed
-twice, and deletions lost in a crash. PostgreSQL alone decides what is needed; once a newer version has migrated it, nothing is collected.
-`storage.py` says what a blob is needed for.
+twice, and deletions lost in a crash. Only PostgreSQL decides what is needed; once a newer version has migrated it, nothing is collected.
+`storage.py` defines which blobs are needed.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ from scheduler_svc.upkeep.deletion.storage import needed_blobs, superseded_blobs
 from scheduler_svc.uploads import package_queries as packages
 
 SPACING_S = 0.5
-"""Seconds between collections after steps: one serves all steps since the last, and no step waits for it."""
+"""Seconds between collections after steps: each covers all steps since the last, and no step waits for it."""
 POSTPONED_S = 2.0
-"""Pause after an error before the data of deleted tasks is erased."""
+"""Seconds of pause after an error before erasing deleted tasks' data is retried."""
 OUTBOX_CHECKS, OUTBOX_PAUSE_S = 100, 0.05
-"""How often, and in which interval, the outbox is examined before an erasure is postponed."""
+"""Maximum number of checks of the outbox, and seconds between them, before an erasure is postponed."""
 MAX_PENDING_STEPS = 1000
-"""Maximum steps queued for collection while NATS deletes slowly; the sweep covers older ones."""
+"""Maximum steps queued for collection while NATS deletes slowly; the sweep covers dropped ones."""
 
 log = structlog.get_logger()
 
@@ -43,7 +43,7 @@ class GarbageCollector:
     """Collects after steps and deletions, and sweeps. Idempotent, so that every replica may run one."""
 
     def __init__(self, database: Database, bus: Bus, sweep_s: float, erased: Callable[[], None] = lambda: None) -> None:
-        """`erased` is called when events of erased tasks are ready to be published."""
+        """`erased`: called when events of erased tasks are in the outbox."""
         self._erased = erased
         self._database = database
         self._bus = bus
@@ -62,12 +62,12 @@ class GarbageCollector:
             runners.create_task(run_forever(self.sweep, self._sweep_s, "cleaning_postponed", pauses_first=True))
 
     def enqueue(self, advanced: Sequence[Task]) -> None:
-        """Queue tasks that a step has advanced, as the step left them."""
+        """Queue tasks that a step has advanced, in their state after the step."""
         self._advanced.extend(advanced)
         self._woken.set()
 
     def enqueue_deletion(self) -> None:
-        """Request that the messages and blobs of deleted tasks be erased."""
+        """Request erasure of deleted tasks' messages and blobs."""
         self._deleted.set()
 
     async def _erase_when_deleted(self) -> None:
@@ -77,7 +77,7 @@ class GarbageCollector:
             self._deleted.clear()
 
     async def _follow_steps(self) -> None:
-        """After the steps since the last time. Where it fails, the tasks' next steps or the sweep find what was left."""
+        """Collect after the steps queued since the last run. If it fails, the tasks' next steps or the sweep collect the rest."""
         await self._woken.wait()
         self._woken.clear()
         advanced = list(self._advanced)
@@ -85,9 +85,9 @@ class GarbageCollector:
         await self.after_steps(advanced)
 
     async def after_steps(self, advanced: Sequence[Task]) -> None:
-        """Delete scored messages and blobs that steps have superseded; `advanced` has one entry for each step. Raises: Retry."""
+        """Delete scored messages and blobs that steps have superseded; `advanced`: one entry per step. Raises: Retry."""
         await self._database.check_schema()
-        # Read before PostgreSQL: a message settled in between could be needed, and older than the oldest one that PostgreSQL names.
+        # Read before PostgreSQL: a message settled in between could be needed, yet be older than PostgreSQL's oldest needed one.
         settled = await self._settled()
         async with self._database.transaction() as tx:
             old = await superseded_blobs(tx.connection, advanced)
@@ -103,7 +103,8 @@ class GarbageCollector:
         await _quietly(self.delete_blobs(old))
 
     async def delete_blobs(self, names: Sequence[str]) -> None:
-        """Raises: Retry when NATS or PostgreSQL is unavailable; the sweep deletes the rest, and corrects their record."""
+        """Delete blobs and their rows. Raises: Retry if NATS or PostgreSQL is unavailable; the sweep deletes the rest, and corrects the
+        rows."""
         for name in names:
             await self._blobs.delete(name)
         if names:
@@ -111,9 +112,9 @@ class GarbageCollector:
                 await stored_blobs.forget_blobs(connection, names)
 
     async def _settled(self) -> int:
-        """Sequence up to which every scored message is settled; 0 where that is unknown.
+        """Stream sequence up to which all scored messages are settled; 0 if unknown.
 
-        An older message than a settled one may be unsettled: another replica may hold it, or have died or stopped with it.
+        A message older than a settled one may be unsettled: another replica may be processing it, or may have died with it.
         """
         try:
             return await self._bus.streams.acknowledged(streams.SCHEDULER_SCORED)
@@ -122,14 +123,14 @@ class GarbageCollector:
             return 0
 
     async def purge(self, task: str) -> None:
-        """Delete every message of a task that has ended."""
+        """Delete all messages in flight of an ended task."""
         for stream, subject in streams.in_flight(task):
             await _quietly(self._bus.streams.purge(stream, subject))
 
     async def erase_deleted(self) -> None:
-        """Erase the data of deleted tasks from NATS and its files, with an event for each. Raises: Retry when a store is unavailable.
+        """Erase deleted tasks' data from NATS and its files, with an event per task. Raises: Retry if a store is unavailable.
 
-        Messages are overwritten; those that were taken from a queue, and replaced statuses, are freed with their files, once for all.
+        Messages are overwritten; consumed messages of work queues, and replaced statuses, are freed with their files, once for all tasks.
         """
         await self._database.check_schema()
         async with self._database.transaction() as tx:
@@ -149,7 +150,7 @@ class GarbageCollector:
         self._erased()
 
     async def wait_until_published(self, names: Sequence[str]) -> None:
-        """Wait until the outbox has no message about these tasks or tenants: it would be stored after an erasure. Raises: Retry."""
+        """Wait until the outbox has no message about these tasks or tenants, which would be stored after an erasure. Raises: Retry."""
         for _ in range(OUTBOX_CHECKS):
             async with self._database.transaction() as tx:
                 if not await outbox.has_messages_about(tx.connection, names):
@@ -158,7 +159,7 @@ class GarbageCollector:
         raise Retry(f"messages about {names[0]} are still in the outbox")
 
     async def _erase(self, task: str, stored: Sequence[StoredBlob]) -> int:
-        """Erase a deleted task's messages and blobs, except adapters that others started from; returns the bytes freed."""
+        """Erase a deleted task's messages and blobs, except adapters that others started from; returns the freed bytes."""
         for stream, subject in (*streams.in_flight(task), *streams.stored_reports(task)):
             await self._bus.streams.erase(stream, subject)
         async with self._database.transaction() as tx:
@@ -168,7 +169,7 @@ class GarbageCollector:
         return sum(blob.size_bytes for blob in surplus)
 
     async def sweep(self) -> None:
-        """Raises: Retry when NATS or PostgreSQL is unavailable."""
+        """Delete all unneeded messages and blobs. Raises: Retry if NATS or PostgreSQL is unavailable."""
         await self._database.check_schema()
         await self._sweep_messages()
         await sweeps.sweep_requests(self._bus, self._database)
@@ -182,13 +183,13 @@ class GarbageCollector:
         self._deleted.set()
 
     async def surplus(self, tenant: str | None = None) -> list[StoredBlob]:
-        """Superseded blobs of all tasks or of one tenant's. Raises: Retry when NATS or PostgreSQL is unavailable."""
+        """Superseded blobs of all tasks, or of one tenant's. Raises: Retry if NATS or PostgreSQL is unavailable."""
         stored = await self._blobs_by_task()  # listed first: a step that names one meanwhile is found below
         found: list[StoredBlob] = []
         for task, blobs in stored.items():
             async with self._database.transaction() as tx:
                 needed = await needed_blobs(tx.connection, task)
-            if needed is None or tenant not in (None, needed.tenant):  # unknown task: perhaps of another database; an operator must look
+            if needed is None or tenant not in (None, needed.tenant):  # unknown task, possibly of another database: left to an operator
                 continue
             found += [blob for blob in blobs if not needed.include(blob.name, version_of(blob.name))]
         return found
@@ -201,18 +202,21 @@ class GarbageCollector:
         return by_task
 
     async def _recount(self) -> None:
-        """Remove superseded blobs from the storage accounts: a crash may have come between a deletion and its record."""
+        """Remove rows of superseded blobs: a crash may have separated a deletion from its row."""
         async with self._database.transaction() as tx:
             counted = await stored_blobs.tasks_with_blobs(tx.connection)
         for task in counted:
             async with self._database.transaction() as tx:
-                await tasks.lock_tasks(tx.connection, [task])  # no step comes between
+                await tasks.lock_tasks(tx.connection, [task])  # no step can intervene
                 needed = await needed_blobs(tx.connection, task)
                 await stored_blobs.forget_others(tx.connection, task, list(needed.kept) if needed else [])
 
     async def _sweep_messages(self) -> None:
-        """Purge messages of tasks that have ended or are unknown (a task is written before its first message), and erase reports about
-        deleted tasks, which other services may have published late."""
+        """Purge messages of tasks that have ended or are unknown, and erase reports about deleted tasks, which services may have published
+        late.
+
+        A task is inserted before its first message, so an unknown task's messages are obsolete.
+        """
         for stream in streams.IN_FLIGHT:
             subjects = await self._bus.streams.subjects(stream)
             async with self._database.transaction() as tx:

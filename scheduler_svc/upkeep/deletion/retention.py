@@ -1,6 +1,7 @@
-"""Retention of ended tasks, by the days of their tenant: announced by an event `expiring`, then deleted (`tenancy/decisions/expiry.py`).
+"""Retention of ended tasks, by their tenant's retention days: announced by an event `expiring`, then deleted
+(`tenancy/decisions/expiry.py`).
 
-Times are NATS's clock, as deadlines are. Idempotent, so that every replica may run it.
+Times are NATS's clock, as for deadlines. Idempotent, so that every replica may run it.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -24,16 +25,16 @@ from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
 
 @dataclass(frozen=True)
 class EndedTask:
-    """A task that has ended, of a tenant with days of retention, or announced."""
+    """An ended task whose tenant has retention days, or with announced deletions."""
 
     id: str
     tenant: str
     ended_s: float
-    """Unix time."""
+    """Unix time of the task's end."""
     announced: dict[str, float]
-    """Kinds that were announced, with the Unix time of it."""
+    """Announced kinds, with the Unix time of the announcement."""
     expired: list[str]
-    """Kinds that are deleted."""
+    """Kinds that were deleted."""
     days: dict[str, int]
 
 
@@ -55,7 +56,7 @@ def _ended(row: RowMapping) -> EndedTask:
 
 
 async def announce(connection: AsyncConnection, task: str, before: Mapping[str, float], after: Mapping[str, float]) -> bool:
-    """Record what is announced; False where another replica has changed it, or the task is gone."""
+    """Record the announced kinds; False if another replica changed them, or the task is gone."""
     guard = (tasks.c.id == task) & (tasks.c.expiring == dict(before))
     return (await connection.execute(update(tasks).where(guard).values(expiring=dict(after)).returning(tasks.c.id))).first() is not None
 
@@ -70,13 +71,13 @@ async def delete_events(connection: AsyncConnection, task: str) -> None:
 
 
 BY_RETENTION = 0
-"""Request of deletions that no job asked for."""
+"""Sequence recorded for deletions without a job."""
 
 log = structlog.get_logger()
 
 
 async def apply_retention(database: Database, bus: Bus, collector: GarbageCollector, wake_relay: Callable[[], None]) -> None:
-    """Announce and delete what is due. Raises: Retry when NATS or PostgreSQL is unavailable."""
+    """Announce and delete the data of ended tasks that is due. Raises: Retry if NATS or PostgreSQL is unavailable."""
     async with database.transaction() as tx:
         ended = await ended_tasks(tx.connection)
     cleaned: set[str] = set()
@@ -94,7 +95,7 @@ async def apply_retention(database: Database, bus: Bus, collector: GarbageCollec
 
 
 async def _delete(database: Database, task: EndedTask) -> bool:
-    """False for a task with aliases, which stays until it has none."""
+    """Delete the task; False for a task with aliases, which stays until it has none."""
     async with database.transaction(patience_s=PATIENCE_S) as tx:
         is_deleted = await delete_ended(tx, task.id, BY_RETENTION)
         if is_deleted:
@@ -113,7 +114,7 @@ async def _announce(database: Database, task: EndedTask, announced: dict[str, fl
 
 
 async def _expire(database: Database, bus: Bus, collector: GarbageCollector, task: EndedTask, due: frozenset[str]) -> None:
-    """Events are deleted immediately. Blobs become unneeded, so that no task can start from them, and are deleted next, or by the sweep."""
+    """Delete due events immediately. Due blobs become unneeded: no task can start from them, and they are deleted next, or by the sweep."""
     if "events" in due:
         await collector.wait_until_published([task.id])
         await bus.streams.erase(streams.EVENTS, streams.events(task.tenant, task.id))

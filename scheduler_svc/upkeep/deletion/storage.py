@@ -1,13 +1,14 @@
-"""Rows of stored blobs and of the alarm of their store; blobs that tasks need, and those that steps have superseded.
+"""Rows of stored blobs and of the store alarm; blobs that tasks need, and blobs that steps have superseded.
 
-A blob of version v of a task is needed when
+A blob of version v of a task is needed if
+
 - a trained step names it, the task keeps it, and its tenant's days have not passed (`decisions/` of training and tenancy);
-- it is an adapter that another existing task started from, also when the task itself was deleted;
+- it is an adapter that another existing task started from, even if the task itself was deleted;
 - it is an adapter that an alias names;
 - the task is live and v is its next version: the step's announcement may be in flight.
 
-A blob that was found superseded stays so: a new task can only start from what its source keeps, an alias can only name such a version,
-and both lock the source. A task that is deleted locks it too (`upkeep/deletion/deletion.py`): no other can start from it at that moment.
+A superseded blob stays superseded: a new task can only start from an adapter that its source keeps, an alias can only name such a version,
+and both lock the source. A task's deletion locks it too (`upkeep/deletion/deletion.py`): no other can start from it at that moment.
 
 The store alarm is an event to every live task before the store is full, and another when there is room. A full store refuses only adapters
 and checkpoints (`MARLAAS_NATS_BLOBS_BYTES`): trainers hold their steps, and resume by themselves. Messages still pass, so `marlaas prune`
@@ -36,7 +37,7 @@ from scheduler_svc.training.queries.tasks import Task, find_task, live_tasks, te
 
 
 async def bytes_of(connection: AsyncConnection, ids: Collection[str]) -> Mapping[str, int]:
-    """Bytes of these tasks' blobs in the store; 0 where there are none."""
+    """Bytes of the tasks' blobs in the store, by task; 0 for tasks without any."""
     statement = select(stored_blobs.c.task, func.sum(stored_blobs.c.bytes)).where(stored_blobs.c.task.in_(ids))
     found = {task: int(size) for task, size in (await connection.execute(statement.group_by(stored_blobs.c.task))).all()}
     return {task: found.get(task, 0) for task in ids}
@@ -46,12 +47,12 @@ _FORGET = Statement(delete(stored_blobs).where(stored_blobs.c.name == any_of("na
 
 
 async def forget_blobs(connection: AsyncConnection, names: Sequence[str]) -> None:
-    """Remove these blobs from the record."""
+    """Delete the rows of these blobs."""
     await _FORGET.run(connection, {"names": list(names)})
 
 
 async def forget_others(connection: AsyncConnection, task: str, kept: Collection[str]) -> None:
-    """Remove all of the task's blobs except `kept` from the record."""
+    """Delete the rows of all the task's blobs except `kept`."""
     await connection.execute(delete(stored_blobs).where(stored_blobs.c.task == task, stored_blobs.c.name.not_in(kept)))
 
 
@@ -60,7 +61,7 @@ async def tasks_with_blobs(connection: AsyncConnection) -> set[str]:
 
 
 async def largest_version(connection: AsyncConnection) -> int:
-    """Bytes of the largest stored version of a live task, adapter and checkpoint together."""
+    """Bytes of the largest stored version of any live task, adapter and checkpoint together."""
     live = stored_blobs.join(tasks, tasks.c.id == stored_blobs.c.task)
     sizes = select(func.sum(stored_blobs.c.bytes).label("size")).select_from(live).where(tasks.c.state.in_(LIVE))
     versions = sizes.group_by(stored_blobs.c.task, stored_blobs.c.version).subquery()
@@ -73,13 +74,13 @@ async def alarm(connection: AsyncConnection) -> bool:
 
 
 async def set_alarm(connection: AsyncConnection, *, raised: bool) -> bool:
-    """Raise or clear the alarm; False when another replica has done so."""
+    """Raise or clear the alarm; False if another replica already did."""
     statement = update(store_alarm).where(store_alarm.c.raised != raised).values(raised=raised, since=func.now())
     return (await connection.execute(statement.returning(store_alarm.c.raised))).first() is not None
 
 
 EXPIRED = {"adapter": "adapters", "checkpoint": "checkpoints", "batch": "batches"}
-"""Kind of a blob → kind of data that a tenant's retention names."""
+"""Kind of blob → kind of data in a tenant's retention settings."""
 
 
 @dataclass(frozen=True)
@@ -105,12 +106,12 @@ async def needed_blobs(connection: AsyncConnection, task: str) -> NeededBlobs | 
     blobs = await steps.blobs_of_steps(connection, task)
     kept = (await _kept(connection, found)).with_lineages(_since(blobs))
     needed = {blob.ref.name: blob.ref for blob in blobs if _is_kept(blob, kept) and EXPIRED[blob.kind] not in found.expired}
-    # Last: a task that started from this one before its deletion is found here, when the steps above are already gone.
+    # Read last: finds tasks that started from this one before its deletion, even if the steps above are already gone.
     return NeededBlobs(found.tenant, found.is_live, found.version, needed | await held_by_others(connection, task))
 
 
 async def superseded_blobs(connection: AsyncConnection, advanced: Sequence[Task]) -> list[str]:
-    """Names of the blobs that the newest steps of these tasks have superseded; `advanced` has one entry for each step."""
+    """Names of the blobs superseded by the newest steps of these tasks; `advanced`: one entry per step."""
     windows: list[tuple[str, RetentionWindow, set[int]]] = []
     for task in advanced:
         kept = await _kept(connection, task)
@@ -134,7 +135,7 @@ async def _kept(connection: AsyncConnection, task: Task) -> RetentionWindow:
 
 
 def _since(blobs: Sequence[StepBlob]) -> dict[int, int]:
-    """Version from which each checkpoint without a state is recomputed, by version."""
+    """Version from which each checkpoint without a stored state is recomputed, by version."""
     return {blob.version: blob.since for blob in blobs if blob.since is not None}
 
 
@@ -155,11 +156,11 @@ def version_of(name: str) -> int:
 
 
 CLEARED_BELOW = 0.9
-"""Multiple of the threshold below which the alarm is cleared: a single threshold would raise and clear it with each step."""
+"""Multiple of the threshold below which the alarm is cleared: a single threshold would toggle the alarm with each step."""
 
 
 def is_alarming(usage: StoreUsage, *, threshold: float, next_bytes: int, raised: bool) -> bool:
-    """Whether the alarm is raised: by the share in use, or where the largest version would not fit.
+    """Whether the alarm should be raised: by the used share, or because the largest version would not fit.
 
     `next_bytes`: size of the largest version of any live task.
     """
@@ -171,7 +172,7 @@ def is_alarming(usage: StoreUsage, *, threshold: float, next_bytes: int, raised:
 
 
 async def update_alarm(database: Database, usage: StoreUsage, threshold: float) -> bool:
-    """Raise or clear the alarm; True when its state changed. Raises: Retry when PostgreSQL is unavailable."""
+    """Raise or clear the alarm; True if its state changed. Raises: Retry if PostgreSQL is unavailable."""
     async with database.transaction() as tx:
         raised = await alarm(tx.connection)
         next_bytes = await largest_version(tx.connection)

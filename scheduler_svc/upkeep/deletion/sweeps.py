@@ -1,10 +1,9 @@
-"""Sweeps of what NATS keeps of things that are over: statuses, HTTP keys, requests to versions.
+"""Sweeps of obsolete entries in NATS: statuses, HTTP keys, requests to versions.
 
-The key-value bucket `tasks` has a bound in bytes: where it is nearly full, statuses of the tasks that ended first are removed.
-`ask.<tenant>.status` and `tasks` answer from PostgreSQL, also for these tasks. A service that starts later takes them for live, and has
-no messages about them. A full bucket refuses new tasks' statuses; the outbox waits then, and nothing is lost.
-
-Requests (`prompts.serve`) outlive their task's end, but not its deletion, nor their own deadline.
+The key-value bucket `tasks` is bounded in bytes: when it is nearly full, statuses of the tasks that ended first are removed.
+`ask.<tenant>.status` and `tasks` answer from PostgreSQL, also for these tasks. A service that starts later treats them as live, but
+gets no messages about them. A full bucket refuses new tasks' statuses; the outbox then waits, and no message is lost.
+Requests (`prompts.serve`) outlive their task's end, but neither its deletion nor their own deadline.
 """
 
 from datetime import UTC, datetime
@@ -22,18 +21,18 @@ from scheduler_svc.tenancy import keys
 from scheduler_svc.training.queries import tasks
 
 FULL_SHARE = 0.8
-"""Share of the bound from which on statuses are removed."""
+"""Fill level at which removal of statuses starts."""
 ROOM_SHARE = 0.6
-"""Share of the bound at which no more are."""
+"""Fill level at which it stops."""
 STATUSES_BATCH = 500
 STATUSES_KEY = "statuses"
-"""Entry in the bucket `history` that says which statuses may be missing."""
+"""Entry in the bucket `history` that records which statuses may be missing."""
 
 log = structlog.get_logger()
 
 
 async def make_room_for_statuses(database: Database, bus: Bus, *, batch: int = STATUSES_BATCH) -> int:
-    """Remove statuses where the bucket is nearly full; returns how many. Raises: Retry when PostgreSQL or NATS is unavailable."""
+    """Remove statuses if the bucket is nearly full; returns their number. Raises: Retry if PostgreSQL or NATS is unavailable."""
     removed, share = 0, FULL_SHARE
     while (await bus.kv.filled_share(TASKS_BUCKET)) >= share:
         share = ROOM_SHARE
@@ -48,7 +47,7 @@ async def make_room_for_statuses(database: Database, bus: Bus, *, batch: int = S
             break
         await bus.kv.put(
             HISTORY_BUCKET, STATUSES_KEY, StatusesRemoved(until_s=max(found.values()).timestamp())
-        )  # first: afterwards they may be missing
+        )  # written first: from then on statuses may be missing
         await bus.kv.remove(TASKS_BUCKET, found)
         removed += len(found)
     if removed:
@@ -57,18 +56,18 @@ async def make_room_for_statuses(database: Database, bus: Bus, *, batch: int = S
 
 
 async def remove_ended_keys(database: Database, bus: Bus) -> int:
-    """How many were removed. Raises: Retry when PostgreSQL or NATS is unavailable."""
+    """Remove revoked and expired HTTP keys; returns their number. Raises: Retry if PostgreSQL or NATS is unavailable."""
     stored = await bus.kv.keys(HTTP_KEYS_BUCKET)
     if not stored:
         return 0
-    async with database.statements() as connection:  # later, so that it has every key that is stored
+    async with database.statements() as connection:  # read after the bucket, so that it includes every stored key
         wanted = {each.value.digest for each in await keys.http_keys(connection) if not each.is_over}
     await bus.kv.remove(HTTP_KEYS_BUCKET, stored - wanted)
     return len(stored - wanted)
 
 
 async def sweep_requests(bus: Bus, database: Database) -> None:
-    """Purge requests that no replica has taken in time, and those to versions of deleted tasks. Raises: Retry."""
+    """Purge requests past their deadlines, and requests to versions of deleted tasks. Raises: Retry."""
     subjects = await bus.streams.subjects(streams.REQUESTS, streams.serve("*", "*", "*"))
     async with database.transaction() as tx:
         gone = await deleted.deleted_among(tx.connection, set(map(_task_of, subjects)))
@@ -84,7 +83,7 @@ def _task_of(subject: str) -> str:
 
 
 async def _is_late(bus: Bus, subject: str) -> bool:
-    """Whether no replica would sample the newest attempt at a request any more."""
+    """Whether the newest attempt of a request is past its deadline, so that no replica would sample it."""
     newest = await bus.streams.last(streams.REQUESTS, subject)
     if newest is None:
         return False

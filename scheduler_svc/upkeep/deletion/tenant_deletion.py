@@ -1,9 +1,9 @@
-"""Deletion of tenants: every step is repeated until it has no more to do, so that a crash at any point only delays the end.
+"""Deletion of tenants: every step is idempotent and repeated until done, so that a crash at any point only delays the end.
 
-Revokes the tenant's keys, cancels its tasks, counts what there is for the receipt, deletes its aliases, webhooks and the tasks' rows,
-erases their data from NATS, then its packages and what is about no task: events, dead letters of jobs, and keys, also where gateways look
-them up. The tenant's row stays, with the receipt; `deleted_tasks` keeps what it consumed. PostgreSQL's role of the tenant, and its account
-in NATS, are the operator's to remove: this service may not.
+Revokes the tenant's keys, cancels its tasks, counts its data for the receipt, deletes its aliases, webhooks and the tasks' rows,
+erases their data from NATS, then its packages and data of no task: events, dead letters of jobs, and keys, including gateways'
+copies. The tenant's row stays, with the receipt; `deleted_tasks` keeps its consumption. Its PostgreSQL role and its NATS account
+are removed by the operator: this service has no right to.
 """
 
 import asyncio
@@ -46,21 +46,21 @@ class TenantDeletion:
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """Look for marked tenants now."""
+        """Check for marked tenants now."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Delete marked tenants, until cancelled."""
+        """Run until cancelled."""
         await run_forever(self._delete_when_woken, POSTPONED_S, "tenant_deletion_postponed")
 
     async def _delete_when_woken(self) -> None:
         while True:
-            await self.delete_pending()  # first: a deletion may have been interrupted
+            await self.delete_pending()  # first, since a deletion may have been interrupted
             await self._woken.wait()
             self._woken.clear()
 
     async def delete_pending(self) -> None:
-        """Raises: Retry when NATS or PostgreSQL is unavailable."""
+        """Delete all marked tenants. Raises: Retry if NATS or PostgreSQL is unavailable."""
         async with self._database.transaction() as tx:
             pending = await deleted.pending_tenants(tx.connection)
         for tenant in pending:
@@ -112,7 +112,7 @@ class TenantDeletion:
 
     async def _erase_tasks(self, tenant: DeletedTenant) -> None:
         await self._collector.erase_deleted()
-        stayed = await self._collector.surplus(tenant.id)  # adapters, for a task of the tenant
+        stayed = await self._collector.surplus(tenant.id)  # adapters kept for other tasks of the tenant
         await self._collector.delete_blobs([blob.name for blob in stayed])
 
     async def _delete_packages(self, tenant: DeletedTenant) -> None:
