@@ -43,16 +43,17 @@ class AllowedNames:
         self._of_all, self._of_tenants = _parsed(entries)
 
     def objection(self, tenant: str, environment: EnvironmentSection, *, by_operator: bool) -> str | None:
-        """The first name in a task's section that `tenant` may not give, and the allowed ones; None where all are allowed.
+        """Refusal of the first name in a task's section that `tenant` may not use, with the allowed ones; None if all are allowed.
 
-        `by_operator`: whether the operator has submitted the task."""
+        `by_operator`: whether the operator submitted the task.
+        """
         given: list[tuple[Kind, str]] = [("environment", environment.name), *(("tool", tool.name) for tool in environment.tools)]
         entries = [*self._of_all, *self._of_tenants.get(tenant, ()), *(self._of_tenants.get(OPERATOR, ()) if by_operator else ())]
         return next((self._refusal(kind, name, entries) for kind, name in given if not self._is_allowed(kind, name, entries)), None)
 
     def tool_objection(self, name: str, tenant: str | None = None) -> str | None:
-        """The same for a tool that an opening names. `tenant`: whose package the environment is; None: it is the operator's choice, so
-        that entries for all tenants and the operator count, whose task it ever is."""
+        """As `objection`, for a tool that an opening names. `tenant`: owner of the environment's package; None: the operator chose the
+        environment, so entries for all tenants and for the operator apply, whichever tenant owns the task."""
         entries = [*self._of_all, *self._of_tenants.get(OPERATOR if tenant is None else tenant, ())]
         return None if self._is_allowed("tool", name, entries) else self._refusal("tool", name, entries)
 
@@ -64,7 +65,7 @@ class AllowedNames:
         return any(self._is_installed(kind, name) if entry == INSTALLED else fnmatchcase(name, entry) for entry in entries)
 
     def _is_installed(self, kind: Kind, name: str) -> bool:
-        """Whether nothing but an installed package can be imported by `name`. A name of none passes: the registry knows near ones."""
+        """Whether `name` can only import installed packages. Unknown names pass: the registry reports similar ones."""
         head, colon, _ = name.partition(":")
         return not colon or (kind == "environment" and head in self._families)
 
@@ -76,7 +77,7 @@ class AllowedNames:
 
 
 def _parsed(entries: str) -> tuple[list[str], Mapping[str, list[str]]]:
-    """Entries for all tenants, and those of each."""
+    """Entries for all tenants, and entries by tenant."""
     of_all: list[str] = []
     of_tenants: dict[str, list[str]] = {}
     for entry in filter(None, map(str.strip, (entries or INSTALLED).split(","))):
@@ -88,4 +89,4 @@ def _parsed(entries: str) -> tuple[list[str], Mapping[str, list[str]]]:
 
 
 ONLY_INSTALLED = AllowedNames(INSTALLED)
-"""The list of an operator who sets none."""
+"""The list if the operator sets none."""

@@ -34,7 +34,7 @@ class OpenCall:
 
 @dataclass(frozen=True)
 class FinalTurn:
-    """Why no turn may follow this one."""
+    """Reason why no turn may follow this one."""
 
     limit: Literal["turns", "tokens", "seconds"]
     """The limit that the episode has used up."""
@@ -64,9 +64,9 @@ class Opened:
     tool_names: tuple[str, ...] = ()
     """Names of the tools that the opening requests."""
     has_tools: bool = False
-    """Whether replies may call any, those that the prompt does not list too."""
+    """Whether replies may call tools, including tools that the prompt does not list."""
     worked_s: float = field(default=0.0, compare=False)
-    """Seconds that a worker or hosted process worked for the call; 0 on the event loop, where calls overlap."""
+    """Seconds that a worker or hosted process spent on the call; 0 on the event loop, where calls overlap."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Continued:
     messages: list[ChatMessage]
     state: bytes
     worked_s: float = field(default=0.0, compare=False)
-    """As in Opened; so in the next."""
+    """As in `Opened`; the same holds for `Scored` and `Failed`."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Failed:
 
     reason: str
     is_infrastructure: bool = False
-    """True: not the environment's fault as far as is known, so a retry may succeed."""
+    """True: not known to be the environment's fault, so a retry may succeed."""
     is_late: bool = False
     """True: the call exceeded its timeout."""
     worked_s: float = field(default=0.0, compare=False)
@@ -112,7 +112,7 @@ class EnvironmentJob:
     timeout_s: float
     """Timeout of each call."""
     ends_at: float
-    """Deadline on the monotonic clock: a job that still waits then does not start, so that it occupies no worker in vain."""
+    """Deadline on the monotonic clock: a job still waiting then does not start, so that it occupies no worker."""
 
 
 Outcome = Opened | Continued | Scored | Failed
@@ -164,7 +164,7 @@ async def perform(environment: AnyEnvironment, name: str, call: Call) -> Outcome
 
 
 def failed(reason: str, *, is_infrastructure: bool = False, is_late: bool = False) -> Failed:
-    """A failure with a reason of bounded length: it travels in a header."""
+    """A failure with a reason cut to MAX_FAILURE_CHARS, as it travels in a header."""
     reason = whole(reason)
     return Failed(reason if len(reason) <= MAX_FAILURE_CHARS else reason[: MAX_FAILURE_CHARS - 1] + "…", is_infrastructure, is_late)
 
@@ -237,7 +237,7 @@ def _packed(state: object) -> bytes:
 
 
 def _unpackable(place: str, value: object) -> str:
-    """Where the innermost part of a state is that cannot be packed."""
+    """Path to the innermost part of a state that cannot be packed."""
     parts: Iterable[tuple[object, object]] = ()
     if isinstance(value, dict):
         parts = cast("dict[object, object]", value).items()

@@ -1,8 +1,8 @@
-"""`python -m env_svc.check <name>`, or `marlaas envs check <name>`: is this environment fit to train on?
+"""`python -m env_svc.check <name>`, or `marlaas envs check <name>`: tests whether an environment is fit to train on.
 
-Plays it by a script, the gold answer where there is one and nonsense, in two processes that differ in two things which must not matter:
-set order and earlier episodes. Episodes are recorded as plain values, so that those of the two can be compared. Exit status 0 when nothing
-is wrong, 1 when something is, 2 when the environment cannot be built.
+It is played with scripted replies, the gold answer if there is one and nonsense, in two processes that differ in set order and in earlier
+episodes, neither of which may matter. Episodes are recorded as plain values and compared between the processes. Exit status: 0 if all
+checks pass, 1 if one fails, 2 if the environment cannot be built.
 """
 
 import argparse
@@ -229,13 +229,13 @@ def _end(text: str, status: int) -> NoReturn:
 
 
 async def play_row(environment: AnyEnvironment, name: str, row: int, seed: int, max_turns: int) -> list[ScriptedEpisode]:
-    """The row played once by each policy; the gold one first, where the environment has gold answers."""
+    """Play the row once with each scripted policy; gold first, if the environment has gold answers."""
     found = [await _play(environment, name, row, seed, max_turns, policy) for policy in (GOLD, *NONSENSE)]
     return [episode for episode in found if episode is not None]
 
 
 async def _play(environment: AnyEnvironment, name: str, row: int, seed: int, max_turns: int, policy: str) -> ScriptedEpisode | None:
-    """None where there is no gold answer to play."""
+    """Play one episode; None if there is no gold answer to play."""
     episode = ScriptedEpisode(row, policy)
     outcome = await _timely(environment, name, OpenCall(row, seed))
     turn = 0

@@ -1,4 +1,4 @@
-"""Results of concurrent work as they become ready, those of the same moment together. They own no task beyond their callers'."""
+"""Yields results of concurrent work as they become ready, batched if ready at the same moment. No task outlives its caller."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence

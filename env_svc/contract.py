@@ -60,13 +60,13 @@ class Reply:
     calls: tuple[ToolCall, ...] = ()
     """Calls of the environment's own tools, whose schemas its opening listed."""
     usage: ToolUsage | None = None
-    """None where the episode has no tools."""
+    """Counts of tool calls; None if the episode has no tools."""
     thoughts: Thoughts = UNOPENED
-    """Where the text holds thoughts."""
+    """Location of the reasoning in the text."""
 
     @property
     def spoken(self) -> str:
-        """The text without thoughts; empty where the reply ends inside those that the prompt has opened."""
+        """The text without reasoning; empty if the reply ends inside reasoning that the prompt opened."""
         return without_thoughts(self.text, self.thoughts)
 
 
@@ -145,7 +145,7 @@ class Environment(ABC, Generic[S]):
         """The turn that follows from the policy's reply."""
 
     async def gold(self, state: S) -> str | None:
-        """Reply for `marlaas envs check` alone: one that, turn by turn, earns the full reward from `state` on; None where none is known."""
+        """Reply used only by `marlaas envs check`: one that, turn by turn, earns the full reward from `state` on; None if unknown."""
         del state
         return None
 

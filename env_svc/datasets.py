@@ -32,7 +32,7 @@ READERS = frozenset({"math", "code"})
 
 @lru_cache(maxsize=8)
 def rows_of_file(name: str) -> list[Row]:
-    """The objects of a JSONL file, one a line; empty lines do not count. Raises: WrongOptions, naming the line that is no object."""
+    """Objects of a JSONL file, one per line; empty lines are skipped. Raises: WrongOptions that names the invalid line."""
     path = _path(name)
     rows: list[Row] = []
     with path.open("rb") as lines:
@@ -122,9 +122,9 @@ class ListedDatasets:
     """
 
     def __init__(self, entries: str) -> None:
-        """Raises: Fatal for an entry that is none, or where one data set has two revisions: workers do not know whose task it is."""
+        """Raises: Fatal for an invalid entry, or a data set with two revisions: workers do not know a task's tenant."""
         self.revisions: dict[str, str] = {}
-        """Of all entries."""
+        """Data set → revision, over all entries."""
         self._of_tenants: dict[str | None, set[str]] = {}
         for entry in filter(None, map(str.strip, entries.split(","))):
             found = ENTRY.match(entry)
@@ -136,9 +136,9 @@ class ListedDatasets:
             self._of_tenants.setdefault(found["tenant"] if found else None, set()).add(name)
 
     def objection(self, tenant: str, environment: EnvironmentSection, *, by_operator: bool) -> str | None:
-        """Why `tenant` may not name the data set of a task's section; None where it may, or names none.
+        """Reason why `tenant` may not use the data set of a task's section; None if it may, or the section names none.
 
-        `by_operator`: whether the operator has submitted the task.
+        `by_operator`: whether the operator submitted the task.
         """
         name = environment.options.get("dataset") if environment.name in READERS else None
         if not isinstance(name, str) or not HUB_NAME.match(name) or _copy_of(name).is_dir():
@@ -154,7 +154,7 @@ def not_offered(name: str, known: Collection[str]) -> str:
 
 
 def _listed_revision(name: str) -> str | None:
-    """None: the newest one, where any data set is allowed. Raises: WrongOptions for one that is not listed for any tenant."""
+    """Listed revision; None (the newest) if any data set is allowed. Raises: WrongOptions if no tenant's list has it."""
     listed = ListedDatasets(EnvSettings.read().datasets).revisions
     if name not in listed and ANY not in listed:
         raise WrongOptions(not_offered(name, listed))

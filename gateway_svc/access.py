@@ -1,4 +1,4 @@
-"""Who sends a request: its key, and the key's own connection to NATS, so that NATS refuses what the key may not do."""
+"""Authenticates requests. Each key gets its own NATS connection, so that NATS refuses what the key may not do."""
 
 import asyncio
 import time
@@ -24,14 +24,14 @@ IDLE_S = 300.0
 MAX_CONNECTIONS = 1_000
 CONNECT_S = 5.0
 SWEEP_S = 0.25
-"""Interval at which connections are looked at that are idle, or whose key ends."""
+"""Seconds between checks for idle connections and ended keys."""
 NO_VALID_KEY = "no valid key"
-"""What every caller is told whose key is not taken."""
+"""Answer to every invalid key, whatever is wrong with it."""
 log = structlog.get_logger()
 
 
 class Unauthorized(MarlaasError):
-    """No key, or none that is valid: the answer is the same for all of them."""
+    """The key is missing or invalid; the answer is the same in all cases."""
 
 
 @dataclass(frozen=True)
@@ -39,24 +39,24 @@ class Caller:
     """The sender of a request."""
 
     door: Door
-    """What its key opens; NATS refuses what the key's role does not permit."""
+    """The key's access to the scheduler; NATS refuses what the key's role does not permit."""
     tenant: str | None
-    """None for an admin, who acts for every tenant."""
+    """The key's tenant; None for an admin, who acts for every tenant."""
     role: Role
     key: str
-    """The key's public part; empty on a server without keys."""
+    """Public part of the key; empty on a server without keys."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once the key is revoked or has ended: streams end with it."""
+    """Set when the key expires or is revoked; its streams then end."""
 
 
 class Access(Protocol):
     def entered(self, bearer: str | None) -> AbstractAsyncContextManager[Caller]:
-        """The caller, for the time of one request. Raises: Unauthorized; Unavailable when NATS does not answer."""
+        """Context manager that yields the caller for one request. Raises: Unauthorized; Unavailable if NATS does not answer."""
         ...
 
 
 class HttpKeys:
-    """Latest known HTTP keys, by the digest of their text. While NATS is away they stay as they were."""
+    """Known HTTP keys, by digest of their text. They stay as they were while NATS is unavailable."""
 
     def __init__(self, bus: Bus, *, clock: Callable[[], float] = time.time, reread_s: float = REREAD_S) -> None:
         """`clock`: Unix time."""
@@ -65,7 +65,7 @@ class HttpKeys:
         self._followed = FollowedBucket(bus, HTTP_KEYS_BUCKET, HttpKey, self._note, reread_s=reread_s)
 
     def on_removal(self, call: Callable[[str], None]) -> None:
-        """`call` gets the digest of each key that is revoked, or whose tenant is suspended or deleted."""
+        """Register `call`, which gets the digest of each key that is revoked, or whose tenant is suspended or deleted."""
         self._removed = call
 
     def _note(self, digest: str, key: HttpKey | None) -> None:
@@ -73,7 +73,7 @@ class HttpKeys:
             self._removed(digest)
 
     def find(self, digest: str) -> HttpKey | None:
-        """None for one that is unknown, revoked or ended. Raises: Unavailable when it may be known to NATS only, which is away."""
+        """Look up a key; None if it is unknown, revoked or expired. Raises: Unavailable if it is unknown here while NATS is unavailable."""
         found = self._followed.known.get(digest)
         if found is None and not self._followed.is_current:
             raise Unavailable("NATS does not answer, which has the keys")
@@ -88,42 +88,42 @@ class HttpKeys:
 
 
 class OpenAccess:
-    """Of a server without keys: everybody acts for every tenant, by the gateway's own connection."""
+    """Access to a server without keys: every caller acts for every tenant, through the gateway's own connection."""
 
     def __init__(self, bus: Bus, url: str) -> None:
         self._door = Door(bus, url)
 
     @asynccontextmanager
     async def entered(self, bearer: str | None) -> AsyncGenerator[Caller]:  # noqa: ARG002  a protocol's
-        """A key that is given is ignored."""
+        """Yield an admin; a given key is ignored."""
         yield Caller(self._door, None, "admin", "")
 
 
 @dataclass(frozen=True)
 class Nats:
-    """Where keys connect to, and how many of them."""
+    """How keys connect to NATS, and limits of these connections."""
 
     url: str
     name: str
-    """What the connections are called in NATS's own lists."""
+    """Name of the connections in NATS's own lists."""
     insecure: bool = False
     tls: TlsFiles = NO_FILES
     timings: Timings = DEFAULT
     connect_s: float = CONNECT_S
-    """Time that a first request waits for NATS."""
+    """Maximum seconds that a key's first request waits for NATS."""
     idle_s: float = IDLE_S
-    """Time without a request after which a connection is closed."""
+    """Seconds without a request after which a connection is closed."""
     most: int = MAX_CONNECTIONS
 
 
 @dataclass(eq=False)
 class _Connected:
-    """The connection of one key."""
+    """The NATS connection of one key."""
 
     key: HttpKey
     opening: asyncio.Task[Bus]
     used_s: float
-    """When its last request ended, on the monotonic clock."""
+    """End of its last request, on the monotonic clock."""
     users: int = 0
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
@@ -134,13 +134,13 @@ class _Connected:
 
 
 class KeyAccess:
-    """Of a server with keys. `run` must run beside it."""
+    """Access to a server with keys. `run` must be running."""
 
     def __init__(self, keys: HttpKeys, nats: Nats) -> None:
         self._keys = keys
         self._nats = nats
         self._connected: dict[str, _Connected] = {}
-        """By the digest of the key's text."""
+        """Connections by digest of the key's text."""
         self._attending = TaskSet()
         keys.on_removal(self._end)
 
@@ -150,7 +150,7 @@ class KeyAccess:
 
     @asynccontextmanager
     async def entered(self, bearer: str | None) -> AsyncGenerator[Caller]:
-        """`bearer`: the key's text. Raises: Unauthorized; Unavailable when NATS does not answer, or too many keys are in use."""
+        """Yield the caller. `bearer`: text of the key. Raises: Unauthorized; Unavailable without NATS, or if too many keys are in use."""
         seed = seed_of(bearer) if bearer is not None else None
         if bearer is None or seed is None:
             raise Unauthorized(NO_VALID_KEY)
@@ -169,7 +169,7 @@ class KeyAccess:
             found.used_s = time.monotonic()
 
     async def run(self) -> None:
-        """Follow the keys, and close connections that are idle or whose key is over; until cancelled, which closes all."""
+        """Follow the keys and close connections that are idle or whose key ended, until cancelled; then close all."""
         try:
             async with asyncio.TaskGroup() as runners:
                 runners.create_task(self._keys.follow())
@@ -190,7 +190,7 @@ class KeyAccess:
                     self._close(digest)
 
     def _add(self, key: HttpKey, seed: Seed) -> _Connected:
-        """Raises: Unavailable when as many are in use as may."""
+        """Add a connection for `key`. Raises: Unavailable if the maximum number of connections is in use."""
         if len(self._connected) >= self._nats.most:
             idle = [(found.used_s, digest) for digest, found in self._connected.items() if found.is_idle]
             if not idle:
@@ -217,10 +217,10 @@ class KeyAccess:
             raise Unavailable("NATS cannot be used") from None
 
     async def _attend(self, digest: str, found: _Connected) -> None:
-        """Close the connection once it is to be closed, or NATS has closed it for good, as it does with that of a revoked key."""
+        """Close the connection when requested, or after NATS closed it permanently, as it does for a revoked key."""
         try:
             bus = await asyncio.shield(found.opening)
-        except Exception:  # the request tells it; the next one tries again
+        except Exception:  # the request reports the error; the next request reconnects
             self._remove(digest, found)
             return
         waiting: list[asyncio.Task[object]] = [asyncio.create_task(bus.wait_fatal()), asyncio.create_task(found.closing.wait())]
@@ -234,7 +234,7 @@ class KeyAccess:
         await bus.close()
 
     def _end(self, digest: str) -> None:
-        """Close the connection of a key that is over, and tell the requests that use it."""
+        """Close the connection of an ended key, and end the requests that use it."""
         if (found := self._connected.get(digest)) is not None:
             found.ended.set()
             self._close(digest)
@@ -243,6 +243,6 @@ class KeyAccess:
         self._connected.pop(digest).closing.set()
 
     def _remove(self, digest: str, found: _Connected) -> None:
-        """Another connection of the key may be there already."""
+        """Remove this connection, unless another one has replaced it."""
         if self._connected.get(digest) is found:
             del self._connected[digest]

@@ -1,4 +1,4 @@
-"""Bodies of requests: strict JSON without what PostgreSQL cannot store, bounded before anything is built; and task files."""
+"""Request bodies: strict JSON without values that PostgreSQL cannot store, bounded before parsing; and task files."""
 
 import asyncio
 import hashlib
@@ -20,19 +20,19 @@ from common.spec import NAME_PATTERN, marked
 from gateway_svc.problems import FieldError, Problem, forbidden, invalid, rejected
 
 INTEGERS = range(-(2**63), 2**64)
-"""Whole numbers that messages can have."""
+"""Range of integers that messages can contain."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 JSON, TOML = "application/json", "application/toml"
 SHORT_BYTES = 8 * 1024
-"""TOML that is read in this process: 10 ms of the loop at most."""
+"""Maximum size of TOML parsed in this process, which blocks the event loop for at most 10 ms."""
 READER_S = 30.0
-"""Maximum seconds of the process that reads more, of which few run concurrently."""
+"""Maximum seconds of the process that parses longer TOML; `_READERS` limits how many run concurrently."""
 _READERS = asyncio.Semaphore(2)
 IDEMPOTENCY_KEY = r"^[\x21-\x7e]{1,255}$"
 
 
 def read_json(body: bytes) -> JsonValue:
-    """Raises: Problem for what is no JSON, exceeds a bound, or has NaN, duplicate keys, NUL or lone surrogates."""
+    """Parse a JSON body. Raises: Problem for invalid JSON, an exceeded bound, NaN, duplicate keys, NUL or lone surrogates."""
     try:
         may_be_unstorable = check_json(body)
     except OutOfBounds as error:
@@ -41,7 +41,7 @@ def read_json(body: bytes) -> JsonValue:
 
 
 def read_scanned(body: bytes, *, may_be_unstorable: bool) -> JsonValue:
-    """The same of a body that a JsonScan has seen. Raises: Problem."""
+    """Parse a JSON body that a JsonScan has already checked. Raises: Problem."""
     try:
         found = strict_json.read(body.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -56,7 +56,7 @@ def read_scanned(body: bytes, *, may_be_unstorable: bool) -> JsonValue:
 
 
 def check_values(value: JsonValue) -> None:
-    """Raises: Problem for a text with NUL or a lone surrogate, keys included, and for a whole number that no message can have."""
+    """Raises: Problem for NUL or a lone surrogate in a text, keys included, and for integers outside INTEGERS."""
     match value:
         case int():
             if value not in INTEGERS:
@@ -82,30 +82,30 @@ def wrong(reason: str) -> Problem:
 
 
 class Place(Protocol):
-    """Of the request among its sender's."""
+    """The request's preparation slot among its sender's (`limits/preparation_slots.py`)."""
 
     charge: Callable[[float], None]
-    """Has the sender pay for processor seconds."""
+    """Charge processor seconds to the sender."""
 
     def keep(self) -> None:
-        """However long it takes, the next request of the sender waits."""
+        """Keep the slot until the request is answered: the sender's next request waits that long."""
         ...
 
 
 async def read_task(body: bytes, media_type: str, place: Place) -> dict[str, JsonValue]:
-    """The task file. `place`: of the request; its sender pays for what another process does. Raises: Problem."""
+    """Parse a task file. `place`: the request's slot, charged for processor time of another process. Raises: Problem."""
     await own_turn(len(body))
     found = read_json(body) if media_type == JSON else await _read_toml(body, place)
     if not isinstance(found, dict):
         raise invalid(FieldError("", "a task file is one object"))
-    await own_turn(len(body))  # to check it takes as long again
+    await own_turn(len(body))  # checking it takes as long again
     return found
 
 
 def for_tenant(spec: Mapping[str, JsonValue], tenant: str | None) -> dict[str, JsonValue]:
-    """The task file with its tenant. `tenant`: who submits it; None: an admin, who names one in the file or in the address.
+    """The task file with its tenant. `tenant`: the submitter's; None: an admin, who names one in the file or in the URL.
 
-    Raises: Problem when the file names another.
+    Raises: Problem if the file names another tenant.
     """
     said = spec.get("tenant", tenant)
     if said is None:
@@ -119,7 +119,7 @@ def for_tenant(spec: Mapping[str, JsonValue], tenant: str | None) -> dict[str, J
 
 
 def _wrong_fields(spec: Mapping[str, JsonValue]) -> Sequence[FieldError]:
-    """What the file has wrong by itself."""
+    """Errors in the task file alone."""
     try:
         check_spec(dict(spec))
     except TaskRejected as error:
@@ -128,12 +128,12 @@ def _wrong_fields(spec: Mapping[str, JsonValue]) -> Sequence[FieldError]:
 
 
 def id_of(tenant: str, idempotency_key: str) -> str:
-    """The id of the one task that a tenant submits with this key."""
+    """Task id derived from tenant and idempotency key: repeated submissions are the same task."""
     return marked(f"once-{hashlib.sha256(f'{tenant} {idempotency_key}'.encode()).hexdigest()[:32]}", tenant)
 
 
 async def _read_toml(body: bytes, place: Place) -> JsonValue:
-    """Raises: Problem."""
+    """Parse TOML, in another process if it is long. Raises: Problem."""
     if len(body) > SHORT_BYTES:
         place.keep()
         async with _READERS:
@@ -151,7 +151,7 @@ async def _read_toml(body: bytes, place: Place) -> JsonValue:
 
 
 def _read_apart(body: bytes) -> tuple[JsonValue | Problem, float]:
-    """What a process reads in the body or what is wrong with it, and its processor seconds."""
+    """Parse TOML in another process; return the value or a problem, and the processor seconds it took."""
     command = [sys.executable, "-I", "-S", toml_reader.__file__]
     try:
         done = subprocess.run(command, input=body, capture_output=True, timeout=READER_S, check=True)

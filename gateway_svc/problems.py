@@ -1,4 +1,4 @@
-"""Problem: what a client is told when a request fails (RFC 9457), and which error is which. No HTTP library is needed here."""
+"""Problem: the answer to a failed request (RFC 9457), and the mapping from errors to problems. Needs no HTTP library."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,43 +24,43 @@ from common.messages.tenancy.access import Role
 from gateway_svc.access import Unauthorized
 
 RETRY_AFTER_S = 2
-"""Seconds after which a request is worth repeating once NATS or the scheduler is unavailable."""
+"""Seconds after which to retry a request that failed because NATS or the scheduler was unavailable."""
 
 
 @dataclass(frozen=True)
 class FieldError:
     field: str
-    """Path in the body, such as `algorithm.group_size`, or name of a parameter; empty where the whole request is meant."""
+    """Path in the body, such as `algorithm.group_size`, or name of a parameter; empty if the whole request is meant."""
     reason: str
 
 
 @dataclass
 class Problem(Exception):
-    """A request that fails."""
+    """A failed request."""
 
     status: int
     title: str
-    """The same for every occurrence of this kind of problem."""
+    """Title of this kind of problem, equal for every occurrence."""
     detail: str = ""
     code: str = ""
-    """Name of the problem, for programs."""
+    """Identifier of the problem, for programs."""
     errors: Sequence[FieldError] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def unauthorized() -> Problem:
-    """One text for all keys that do not count: it does not say which are known."""
+    """401 with the same text for every invalid key, so that it does not reveal which keys are known."""
     detail = "give a valid key: 'Authorization: Bearer mk-…'"
     return Problem(401, "No valid key", detail, "unauthorized", headers={"WWW-Authenticate": 'Bearer realm="marlaas"'})
 
 
 def not_found() -> Problem:
-    """The same whether there is no such thing or it is another tenant's."""
+    """404, the same for a missing resource and for another tenant's."""
     return Problem(404, "Not found", "there is no such resource, or the key does not show it", "not_found")
 
 
 def forbidden(roles: Sequence[Role], reason: str = "") -> Problem:
-    """`reason`: why these roles are needed, where the request does not show it."""
+    """403. `reason`: why these roles are needed, if the request does not show it."""
     names = " or ".join(filter(None, [", ".join(roles[:-1]), roles[-1]]))
     return Problem(403, "Not permitted", f"this needs a key of the role {names}{f': {reason}' if reason else ''}", "forbidden")
 
@@ -75,12 +75,12 @@ def invalid(*errors: FieldError, detail: str = "") -> Problem:
 
 
 def wrong_fields_of(details: Sequence[ErrorDetails]) -> Problem:
-    """Of a body, or of parameters, that pydantic finds wrong."""
+    """Problem for a body or for parameters that pydantic finds invalid."""
     return invalid(*(FieldError(field, reason) for field, reason in wrong_fields(details)))
 
 
 def rejected(reasons: Sequence[str]) -> Problem:
-    """A task that was refused; a reason that begins with a field's path is about that field."""
+    """Problem for a rejected task; a reason that begins with a field's path is about that field."""
     return invalid(*map(_field_error, reasons))
 
 
@@ -91,7 +91,7 @@ def _field_error(reason: str) -> FieldError:
 
 
 def problem_of(error: Exception) -> Problem | None:
-    """The problem that an error of the door is; None for a bug."""
+    """The problem for an error of the door; None for a bug."""
     match error:
         case Problem():
             return error
@@ -109,7 +109,7 @@ def problem_of(error: Exception) -> Problem | None:
             return Problem(409, "Wrong state", str(error), "wrong_state")
         case TooManyJobs():
             return Problem(429, "Too many jobs", str(error), "too_many_jobs", headers={"Retry-After": str(RETRY_AFTER_S)})
-        case NoAnswer() | Retry() | Fatal():  # fatal to the caller's connection: its key was revoked meanwhile
+        case NoAnswer() | Retry() | Fatal():  # Fatal for the caller's connection: its key was revoked meanwhile
             return unavailable("the scheduler or NATS does not answer; ask again later")
         case ClientError() | Reject():
             return invalid(FieldError("", str(error)))
@@ -118,10 +118,10 @@ def problem_of(error: Exception) -> Problem | None:
 
 
 def roles_of_job(verb: str) -> list[Role]:
-    """Roles that may send such a job."""
+    """Roles that may send this job."""
     return [role for role in ROLES if verb in JOBS_OF_ROLE[role]]
 
 
 def roles_of_question(verb: str) -> list[Role]:
-    """Roles that may ask it."""
+    """Roles that may ask this question."""
     return [role for role in ROLES if may_ask(role, verb)]

@@ -1,4 +1,4 @@
-"""Samples of a step as messages and tokens: what the scheduler has of them, joined with texts from a replica. Pure."""
+"""Samples of a step as messages and tokens: the scheduler's data joined with token texts from a replica. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from common.messages import KeptAttempt, Opening, SamplesAnswer, TokenTexts
 from common.tool_calls import ToolCall, find_calls
 
 PROMPT = "prompt"
-"""Role of a message that the chat template does not name."""
+"""Role of a message for which the chat template has no name."""
 ASSISTANT = "assistant"
 
 
@@ -19,16 +19,16 @@ ASSISTANT = "assistant"
 class Token:
     id: int
     data: bytes | None
-    """Its text, or part of a character; None where no replica has given texts."""
+    """Bytes of its text, perhaps part of a character; None if no replica provided texts."""
     is_sampled: bool
     is_control: bool
     sampler: float | None
-    """Log-probability; None where the token was not sampled, or the number is none."""
+    """Log-probability; None if the token was not sampled or the value is not finite."""
     trainer: float | None
 
     @property
     def text(self) -> str | None:
-        """Bytes of a part of a character are escaped, as `\\xe2`."""
+        """Text of the token; bytes of an incomplete character are escaped, as `\\xe2`."""
         return joined([self])
 
     @property
@@ -39,7 +39,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Said:
-    """One message of a conversation, its tokens in order, those of the template included."""
+    """One message of a conversation with its tokens in order, template tokens included."""
 
     role: str
     tokens: Sequence[Token]
@@ -50,7 +50,7 @@ class Said:
 
     @property
     def calls(self) -> list["Call"]:
-        """Calls that the policy requested, without the schemas of its tools."""
+        """Tool calls of the policy, parsed without the schemas of its tools."""
         sampled = joined([token for token in self.tokens if token.is_sampled])
         return [_call(one) for one in find_calls(sampled, {})] if sampled and self.role == ASSISTANT else []
 
@@ -70,7 +70,7 @@ class SampledMessage(BaseModel):
 
 
 class SampledTokens(BaseModel):
-    """One entry for each token."""
+    """Token data of an attempt; every list has one entry per token."""
 
     ids: list[int]
     texts: list[str] | None = Field(description="Null where no live replica of the pool serves. An incomplete character is escaped.")
@@ -80,7 +80,7 @@ class SampledTokens(BaseModel):
 
 
 class Attempt(BaseModel):
-    """One attempt as it was trained."""
+    """One attempt as used in training."""
 
     group: int
     member: int
@@ -95,7 +95,7 @@ class Attempt(BaseModel):
 
 
 class Samples(BaseModel):
-    """Whole attempts of one step."""
+    """Stored attempts of one step."""
 
     task: str
     tenant: str | None = Field(description="Null, as `pool` is, where no step has samples.")
@@ -126,12 +126,12 @@ def samples_of(answer: SamplesAnswer, texts: TokenTexts | None) -> Samples:
 
 
 def all_ids(answer: SamplesAnswer) -> bytes:
-    """Ids of all attempts, one after the other."""
+    """Token ids of all attempts, concatenated."""
     return b"".join(attempt.tokens.ids for attempt in answer.samples.attempts) if answer.samples else b""
 
 
 def tokens_of(attempts: Sequence[KeptAttempt], texts: TokenTexts | None) -> list[list[Token]]:
-    """Tokens of each attempt. `texts`: of all of them, one after the other."""
+    """Tokens of each attempt. `texts`: texts of all their tokens, concatenated."""
     found, start = list[list[Token]](), 0
     for attempt in attempts:
         end = start + len(attempt.tokens)
@@ -141,9 +141,9 @@ def tokens_of(attempts: Sequence[KeptAttempt], texts: TokenTexts | None) -> list
 
 
 def messages_of(tokens: Sequence[Token], openings: Sequence[Opening]) -> list[Said]:
-    """The conversation. Without openings a message is a run of sampled tokens, or of others.
+    """Split tokens into messages. Without openings, each run of sampled or of other tokens is a message.
 
-    A message begins at a control token that was not sampled, so neither the policy's text nor a tool's can look like another's message.
+    A message begins at a control token that was not sampled, so neither the policy's text nor a tool's can pretend to be another message.
     """
     begins = _openings_in(tokens, openings) if openings else _runs(tokens)
     if tokens and 0 not in begins:
@@ -153,7 +153,7 @@ def messages_of(tokens: Sequence[Token], openings: Sequence[Opening]) -> list[Sa
 
 
 def joined(tokens: Sequence[Token]) -> str | None:
-    """None without texts."""
+    """Concatenated text of tokens; None if a token has no text."""
     parts = [token.data for token in tokens if token.data is not None]
     return b"".join(parts).decode("utf-8", "backslashreplace") if len(parts) == len(tokens) else None
 
@@ -171,7 +171,7 @@ def _openings_in(tokens: Sequence[Token], openings: Sequence[Opening]) -> dict[i
 
 
 def _beginning(tokens: Sequence[Token], chars: int) -> str:
-    """At least so many characters, where there are as many."""
+    """Text at the start of `tokens`, of at least `chars` characters if there are as many."""
     text = ""
     for token in tokens:
         if len(text) >= chars:
@@ -203,7 +203,7 @@ def _tokens(attempt: KeptAttempt, texts: Sequence[bytes] | None, control: bytes)
 
 
 def _number(value: np.float32) -> float | None:
-    """JSON has no numbers that are not finite."""
+    """The value; None if it is not finite, which JSON cannot represent."""
     return float(value) if np.isfinite(value) else None
 
 

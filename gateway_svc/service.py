@@ -1,4 +1,4 @@
-"""The gateway's process: serves until it is cancelled, then drains; it is ready while NATS is there and a scheduler answers."""
+"""The gateway's process: serves until cancelled, then drains; it is ready while NATS is connected and a scheduler answers."""
 
 import asyncio
 
@@ -23,9 +23,9 @@ from gateway_svc.serving.pools import Offers
 from gateway_svc.settings import GatewaySettings
 
 REPORTS_S = 5.0
-"""Maximum seconds that the end waits for reports of ended requests to be stored."""
+"""Maximum seconds at shutdown to wait until reports of ended requests are stored."""
 FEW_CONNECTIONS = 100
-"""Connections below which the process counts as at rest."""
+"""Number of connections below which the process counts as idle."""
 
 log = structlog.get_logger()
 EVERY_S = 2.0
@@ -33,7 +33,7 @@ ANSWER_S = 5.0
 
 
 async def serve(running: Running[GatewaySettings]) -> None:
-    """Serve until cancelled. Raises: Fatal when it cannot listen."""
+    """Serve until cancelled. Raises: Fatal if it cannot listen."""
     settings = running.settings
     if settings.nats_creds is None:
         return await serve_with(running, OpenAccess(running.bus, settings.nats_url))
@@ -50,8 +50,10 @@ async def serve(running: Running[GatewaySettings]) -> None:
 
 
 async def serve_with(running: Running[GatewaySettings], access: Access, sampler: Sampler | None = None) -> None:
-    """Serve until cancelled; then no request is taken, and those in flight end within the drain's time. `sampler`: in place of the
-    pools' replicas."""
+    """Serve until cancelled; then refuse new requests and finish those in flight within the drain's time.
+
+    `sampler`: replaces the pools' replicas.
+    """
     settings, bus = running.settings, running.bus
     serving = Serving(bus, settings.replica)
     offers = Offers()
@@ -73,7 +75,7 @@ async def serve_with(running: Running[GatewaySettings], access: Access, sampler:
                 runners.create_task(report_replica(bus, lambda: report)),
             ]
             try:
-                await asyncio.wait([answering])  # which, unlike awaiting it, does not cancel it
+                await asyncio.wait([answering])  # unlike awaiting the task, this does not cancel it
             finally:
                 readiness.cancel()
                 running.health.set_unready("draining")
@@ -86,7 +88,7 @@ async def serve_with(running: Running[GatewaySettings], access: Access, sampler:
 
 
 async def keep_readiness(bus: Bus, health: Health, offers: Offers) -> None:
-    """Keep `health` and `offers` as they are, until cancelled."""
+    """Keep `health` and `offers` up to date until cancelled."""
     while True:
         obstacle = await obstacle_of(bus, offers)
         if obstacle is None and not health.ready:
@@ -97,7 +99,7 @@ async def keep_readiness(bus: Bus, health: Health, offers: Offers) -> None:
 
 
 async def obstacle_of(bus: Bus, offers: Offers) -> str | None:
-    """What the gateway cannot work without; None when all is there."""
+    """Description of what keeps the gateway from working; None if it can work."""
     if not bus.is_connected:
         return "NATS is unavailable"
     try:

@@ -30,49 +30,49 @@ class GatewaySettings(Settings):
     public_hosts: ClassVar[tuple[str, ...]] = ("host",)
 
     host: str = "127.0.0.1"
-    """Address of the HTTP door. Beyond this machine the gateway needs a key for NATS (MARLAAS_NATS_CREDS): without keys everybody who
-    reaches it is an admin."""
+    """Address of the HTTP door. To listen beyond this machine, the gateway needs a key for NATS (MARLAAS_NATS_CREDS): without keys
+    everybody who reaches it is an admin."""
     port: int = Field(default=8000, ge=0, le=65_535)
     """0: any free port, written to the log."""
     tls_cert: Path | None = None
-    """File with the certificate, where the gateway ends TLS by itself; needs `tls_key`."""
+    """Certificate file, if the gateway terminates TLS itself; needs `tls_key`."""
     tls_key: Path | None = None
-    """File with its private key."""
+    """File with the certificate's private key."""
     cors_origins: Words = ()
     """Origins, separated by commas, whose pages may use the door from a browser, such as `https://app.example.org`; empty: none. They send
     a key with each request: cookies are never permitted."""
     trusted_proxies: Words = ()
-    """Addresses or networks of proxies, separated by commas, whose X-Forwarded-For, -Proto and -Prefix count; empty: none."""
+    """Addresses or networks of trusted proxies, separated by commas, whose X-Forwarded-For, -Proto and -Prefix are used; empty: none."""
     root_path: str = Field(default="", pattern=r"^(/[\w.~-]+)*$")
-    """Prefix under which a proxy publishes the door, and which it removes, such as `/marlaas`."""
+    """Path prefix under which a proxy publishes the door and which the proxy removes, such as `/marlaas`."""
     drain_s: float = Field(default=30.0, ge=0, le=3600)
     """Maximum seconds from SIGTERM until the last stream has ended."""
     body_bytes: int = Field(default=1024 * 1024, ge=1024)
-    """Maximum bytes of a request's body, where its route has no limit of its own."""
+    """Maximum bytes of a request's body, unless its route has its own limit."""
     timeout_s: float = Field(default=10.0, gt=0)
-    """Maximum seconds for a request's header, and for its body beyond the time that 16 KiB/s take; also of an idle connection."""
+    """Maximum seconds for a request's header, and for its body beyond the time that 16 KiB/s take; also for an idle connection."""
     first_token_s: float = Field(default=30.0, gt=0)
-    """Seconds in which a replica must begin a reply; one that is not begun by then is answered 503 and never sampled."""
+    """Maximum seconds until a replica begins a reply; a request not begun by then is answered 503 and never sampled."""
     submit_timeout_s: float = Field(default=10.0, gt=0)
-    """Seconds to wait for the answer to a submission until the gateway answers 202."""
+    """Seconds to wait for the answer to a submission before the gateway answers 202."""
 
     requests_per_minute: LimitSetting = 12_000
-    """Requests of a tenant a minute over all gateways, where it has no limit of its own (`marlaas tenants set`); `none`: no limit. As the
-    next five."""
+    """Maximum requests per minute of a tenant over all gateways, unless the tenant has its own limit (`marlaas tenants set`); `none`: no
+    limit. The same holds for the next five."""
     key_requests_per_minute: LimitSetting = 6_000
-    """The same of one key."""
+    """Maximum requests per minute of one key."""
     tokens_per_minute: LimitSetting = 10_000_000
-    """Tokens a minute that a tenant is served, those of prompts included."""
+    """Maximum tokens per minute served to a tenant, prompt tokens included."""
     key_tokens_per_minute: LimitSetting = 5_000_000
-    """The same of one key."""
+    """Maximum tokens per minute served to one key."""
     max_streams: LimitSetting = 1_000
-    """Replies that are sampled concurrently for a tenant; each choice of a request is one."""
+    """Maximum replies sampled concurrently for a tenant; each choice of a request is one."""
     key_max_streams: LimitSetting = 500
-    """The same of one key."""
+    """Maximum replies sampled concurrently for one key."""
 
     session_secret: str | None = Field(default=None, min_length=32, repr=False)
-    """Secret that seals the dashboard's sessions, the same for every gateway of a deployment: `openssl rand -hex 32`. Absent: the
-    gateway's key for NATS; without one, each process makes a secret, so that users log in again after a restart, and at each replica."""
+    """Secret that encrypts the dashboard's sessions, the same for every gateway of a deployment: `openssl rand -hex 32`. Absent: the
+    gateway's key for NATS; without one, each process creates a secret, so that users log in again after a restart, and at each replica."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

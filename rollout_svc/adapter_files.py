@@ -1,4 +1,4 @@
-"""Files of adapter versions on this replica's disk: fetched one at a time while they are wanted, unless the engine has refused them."""
+"""Adapter files on this replica's disk. They are fetched one at a time while requested, except for versions that the engine refused."""
 
 import asyncio
 import shutil
@@ -11,7 +11,7 @@ from common.messages import AdapterRef
 
 
 class AdapterFiles:
-    """A folder for each version. It belongs to this replica alone."""
+    """One folder per version, inside a folder that only this replica uses."""
 
     def __init__(self, blobs: Blobs, folder: Path) -> None:
         self._blobs = blobs
@@ -25,20 +25,20 @@ class AdapterFiles:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def fetch(self, ref: AdapterRef) -> Path:
-        """The version's folder, fetched unless it is there.
+        """Folder of the version, fetched if it is missing.
 
-        Raises: Reject when the blob is gone or damaged, or the version is refused; Unavailable when the blob store is, or the disk
-        takes nothing.
+        Raises: Reject if the blob is missing or damaged, or the version was refused; Unavailable if the blob store is unavailable or the
+        disk cannot be written.
         """
         if ref in self._refused:
             raise Reject(self._refused[ref])
         folder = self._place(ref)
         self._fetched.add(folder.name)
         try:
-            if not await asyncio.to_thread(folder.is_dir):  # else a wake would wait for another version's fetch
+            if not await asyncio.to_thread(folder.is_dir):  # otherwise a wake would wait for the fetch of another version
                 async with self._fetching:
                     await self._blobs.fetch_folder(ref.blob, folder)
-            await asyncio.to_thread(folder.stat)  # its last step, a rename, may fail without an error
+            await asyncio.to_thread(folder.stat)  # the fetch ends with a rename, which may fail without an error
         except OSError as error:
             raise Unavailable(
                 f"{ref.name} cannot be written to {self._folder}: {error.strerror or error}; make room there, or set MARLAAS_DATA_DIR"
@@ -58,7 +58,7 @@ class AdapterFiles:
         await self._remove(self._place(ref))
 
     async def keep_only(self, names: Collection[str]) -> None:
-        """Remove all but these versions, which are given by the engine's names."""
+        """Remove every version except `names` (engine names)."""
         for name in self._fetched - set(names):
             await self._remove(self._folder / name)
 
@@ -67,7 +67,7 @@ class AdapterFiles:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     def _place(self, ref: AdapterRef) -> Path:
-        """The version's folder, there or not. Raises: Reject when its name leads out of this replica's own folder."""
+        """Folder of the version, whether or not it exists. Raises: Reject if its name points outside this replica's folder."""
         folder = (self._folder / ref.engine_name).resolve()
         if folder.parent != self._folder.resolve():
             raise Reject(f"an adapter has the name '{ref.engine_name}', which leads out of the folder of adapters")

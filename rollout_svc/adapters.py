@@ -1,19 +1,19 @@
-"""The adapter versions that this replica's engine holds: fetched, checked, reference-counted, evicted.
+"""Adapter versions in this replica's engine: fetched, checked, reference-counted, evicted.
 
-A version is loaded at its first request, or ahead when its task took a step. It stays while a request uses it. An idle one is
-evicted when its task has ended, when it is more than `keep` versions behind and was idle for `keep_s` (dialogues return to it
-after each answer of their environment, and evaluations are of old versions), or when another version needs the room, least
-recently used first. An evicted version is reloaded on demand. While all loaded versions are in use, the next one waits.
+A version is loaded at its first request, or ahead of it when its task took a step. It stays while a request uses it. An idle version is
+evicted when its task has ended, when it is more than `keep` versions behind and idle for `keep_s` (dialogues return to it after each
+answer of their environment, and evaluations use old versions), or, least recently used first, when another version needs the room.
+An evicted version is reloaded on demand. While all loaded versions are in use, the next one waits.
 
-Serving uses versions of ended tasks, and old ones: those that it has used are not evicted at their task's end, nor before they were idle
-for `keep_s`. Some places are its own: rollouts cannot fill them, and none of its loads waits for a rollout's. Versions that aliases name
-(`keep_loaded`) are evicted only where all other idle ones are gone.
+Serving uses versions of ended tasks and old versions: those that it used stay until they were idle for `keep_s`, whatever their task's
+state. Some places are reserved for serving: rollouts cannot fill them, and a serving load never waits for a rollout's load. Versions that
+aliases name (`keep_loaded`) are evicted only after all other idle ones.
 
-Before a version serves a request, the engine must give a fixed token sequence the log-probabilities that the trainer gave
-it: a wrong file format, rank, scale or base model shows here, and not as a training run that slowly degrades.
+Before a version answers a request, the engine must give a fixed token sequence the trainer's log-probabilities: a wrong file format,
+rank, scale or base model shows here, and not as a training run that slowly degrades.
 
-While the engine is parked, versions are fetched to disk and wait there. After its wake those that it holds are checked before any is used.
-A park waits for changes of the engine, and for no fetch. Files that an eviction or a cancelled load removed meanwhile are fetched again.
+While the engine is parked, versions are fetched to disk and wait there. After a wake, the versions that it holds are checked before use.
+A park waits for loads and evictions in progress, but for no fetch. Files that an eviction or a cancelled load removed are fetched again.
 """
 
 import asyncio
@@ -47,18 +47,18 @@ class _Version:
     ref: AdapterRef
     users: int = 0
     held: bool = False
-    """The engine has it."""
+    """Whether the engine has it."""
     loaded: bool = False
-    """Held and checked: it may be sampled from."""
+    """Whether it is held and checked, so that requests may sample from it."""
     served: bool = False
-    """Serving has used it."""
+    """Whether serving has used it."""
     is_reserved: bool = False
-    """It was loaded for serving, and has one of its places."""
+    """Whether it was loaded for serving and occupies one of the reserved places."""
     used_at: float = 0.0
 
 
 class Adapters:
-    """Adapter versions by name. One engine change at a time; a loaded version is used without waiting."""
+    """Adapter versions by engine name. One engine change runs at a time; a loaded version is used without waiting."""
 
     def __init__(self, engine: Engine, blobs: Blobs, folder: Path, *, keep: int, keep_s: float, tolerance: Tolerance) -> None:
         self._engine = engine
@@ -74,12 +74,12 @@ class Adapters:
         self._to_keep: frozenset[str] = frozenset()
         self._changing, self._loading_ahead = asyncio.Lock(), asyncio.Lock()
         self._ahead = Counter[str]()
-        """Versions that `load_ahead` was asked for."""
+        """Versions with a `load_ahead` in progress."""
         self._may_change = asyncio.Event()
         """Set unless the engine is parked."""
         self._may_change.set()
         self._room, self._tidy, self.forgotten = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        """Set when a wake may have dropped versions that `keep_loaded` was given; its caller loads them."""
+        """`forgotten` is set when a wake may have dropped versions of `keep_loaded`; the caller of `keep_loaded` loads them again."""
 
     @property
     def held(self) -> int:
@@ -87,10 +87,10 @@ class Adapters:
 
     @asynccontextmanager
     async def using(self, ref: AdapterRef | None, *, serving: bool = False) -> AsyncGenerator[str | None]:
-        """The engine's name for `ref`, which stays loaded inside the block. None is the base model.
+        """Yield the engine's name of `ref`, which stays loaded inside the block; None for the base model.
 
-        Raises: Reject when the blob is gone or damaged, or the engine and the trainer disagree about it; Unavailable when the
-        blob store is, or this replica's disk takes nothing.
+        Raises: Reject if the blob is missing or damaged, or engine and trainer disagree about it; Unavailable if the blob store is
+        unavailable or this replica's disk cannot be written.
         """
         if ref is None:
             yield None
@@ -119,7 +119,7 @@ class Adapters:
             self._tidy.set()
 
     async def load_ahead(self, ref: AdapterRef) -> None:
-        """Fetch a version immediately, and load it when the engine is awake: one at a time, as requests' loads wait. Raises: as `using`."""
+        """Fetch a version immediately and load it once the engine is awake; loads run one at a time. Raises: as `using`."""
         self._ahead[ref.engine_name] += 1
         try:
             await self._wait_until_awake(ref)
@@ -131,11 +131,11 @@ class Adapters:
 
     @property
     def serving_places(self) -> int:
-        """Versions that serving may have loaded without those of rollouts."""
+        """Number of versions that serving can load without evicting rollouts' versions."""
         return self._reserved
 
     def keep_loaded(self, refs: Iterable[AdapterRef]) -> None:
-        """Evict these versions last, and no others last. Loading them is the caller's."""
+        """Replace the set of versions that are evicted last. The caller loads them."""
         self._to_keep = frozenset(ref.engine_name for ref in refs)
         for version in self._versions.values():
             if version.held and version.ref.engine_name in self._to_keep and self._held_for_serving < self._reserved:
@@ -147,7 +147,7 @@ class Adapters:
         return version is not None and version.loaded
 
     def end(self, task: str) -> None:
-        """The task has ended: evict its versions once they are idle."""
+        """Handle a task's end: evict its versions once they are idle."""
         if any(version.ref.task == task for version in self._versions.values()):
             self._ended.add(task)
         self._newest.pop(task, None)
@@ -164,7 +164,7 @@ class Adapters:
                 self._tidy.clear()
                 async with self._changing:
                     await self._files.keep_only(self._versions.keys() | self._ahead.keys())
-                    # One at a time: while one is evicted, another may have come into use.
+                    # One at a time: during an eviction another version may come into use.
                     while self._may_change.is_set() and (version := next(filter(self._is_over, self._by_use()), None)) is not None:
                         await self._unload(version)
                 self._ended &= {version.ref.task for version in self._versions.values()}
@@ -172,7 +172,7 @@ class Adapters:
             self._files.clear()
 
     def _by_use(self) -> list[_Version]:
-        """Loaded and idle, the least recently used first."""
+        """Loaded idle versions, least recently used first."""
         idle = [version for version in self._versions.values() if version.loaded and version.users == 0]
         return sorted(idle, key=lambda version: version.used_at)
 
@@ -183,13 +183,13 @@ class Adapters:
         return task in self._ended or version.ref.version < self._newest.get(task, 0) - self._keep
 
     def _is_over(self, version: _Version) -> bool:
-        """Behind, and either no longer requested or in the way of the next version."""
+        """Whether to evict: it is behind, and either no longer requested or in the way of the next version."""
         has_ended = version.ref.task in self._ended and not version.served
         is_unused = has_ended or time.monotonic() - version.used_at >= self._keep_s
         return self._is_behind(version) and (is_unused or (self.held >= self._capacity and not version.served))
 
     async def _load(self, version: _Version, folder: Path, began_s: float) -> None:
-        """The caller holds `_changing`. `began_s`: when its fetch began."""
+        """Load and check a version; the caller holds `_changing`. `began_s`: start of its fetch."""
         ref = version.ref
         try:
             await self._engine.load(ref.engine_name, folder)
@@ -212,7 +212,7 @@ class Adapters:
     # --------------------------------------------------------------------------------------------------------- parking
 
     async def stop(self) -> None:
-        """Load and evict none until `go`. Those that change now are waited for."""
+        """Stop loads and evictions until `go`, after those in progress have finished."""
         self._may_change.clear()
         async with self._changing:
             pass
@@ -222,10 +222,10 @@ class Adapters:
         self._tidy.set()
 
     async def recheck(self, must_load: bool) -> None:
-        """Check held versions after a wake of the engine; `must_load`: it has dropped them. Between `stop` and `go`.
+        """Check the held versions after a wake; `must_load`: the engine dropped them. Call between `stop` and `go`.
 
-        An idle version keeps no pool asleep: one that is dropped, or wrong, is forgotten, and comes back on demand.
-        Raises: WrongState for one in use that the engine disagrees about; its files are fetched again the next time.
+        An idle version that was dropped or is wrong is forgotten and reloaded on demand, so that it keeps no pool asleep.
+        Raises: WrongState if the engine disagrees about a version in use; its files are fetched again the next time.
         """
         for version in [one for one in self._versions.values() if must_load and one.held]:
             if version.users:
@@ -239,7 +239,7 @@ class Adapters:
         ]
         outcomes = await asyncio.gather(*checks, return_exceptions=True)
         self.forgotten.set()
-        for failure in filter(None, outcomes):  # only now: no check may run any more when the caller drops the weights
+        for failure in filter(None, outcomes):  # only now: no check may still run when the caller drops the weights
             raise failure
 
     async def _reload(self, ref: AdapterRef) -> None:
@@ -257,7 +257,7 @@ class Adapters:
             await self._unload(version)
 
     async def _wait_until_awake(self, ref: AdapterRef) -> None:
-        """While the engine is parked, fetch the version. Raises: as `using`."""
+        """While the engine is parked, fetch the version and wait for the wake. Raises: as `using`."""
         if not self._may_change.is_set():
             if not self.is_loaded(ref) and not self._files.is_refused(ref):
                 await self._files.fetch(ref)
@@ -268,32 +268,31 @@ class Adapters:
         return sum(version.held and version.is_reserved for version in self._versions.values())
 
     def _has_room(self, *, serving: bool) -> bool:
-        """Whether one more version fits. Places that serving has not filled are full to rollouts."""
+        """Whether one more version fits. Rollouts count unfilled places of serving as full."""
         free = self._capacity - self.held
         return free > (0 if serving else max(0, self._reserved - self._held_for_serving))
 
     def _evictable(self, *, serving: bool) -> _Version | None:
-        """The idle version that makes room: one that is behind before others, and for rollouts one of theirs, unless serving has more
-        than its places."""
+        """Eviction victim or None: outdated versions first. Rollouts evict reserved ones only while serving exceeds its places."""
         idle = [one for one in self._by_use() if serving or not one.is_reserved or self._held_for_serving > self._reserved]
         idle.sort(key=lambda one: one.ref.engine_name in self._to_keep)
         return next(filter(self._is_behind, idle), idle[0] if idle else None)
 
     async def _wait_for_room(self, *, serving: bool) -> None:
-        """Wait until one more version fits, or an idle one can make room. Others change the engine meanwhile."""
+        """Wait until one more version fits or an idle one can be evicted; the engine may change meanwhile."""
         while not self._has_room(serving=serving) and self._evictable(serving=serving) is None:
             self._room.clear()
             log.warning("adapters_all_in_use", held=self.held)
             await self._room.wait()
 
     async def _make_room(self, *, serving: bool) -> bool:
-        """Whether one more version fits, after evictions; the caller holds `_changing`."""
+        """Evict until one more version fits; return whether it does. The caller holds `_changing`."""
         while not self._has_room(serving=serving) and (idle := self._evictable(serving=serving)) is not None:
             await self._unload(idle)
         return self._has_room(serving=serving)
 
     async def _unload(self, version: _Version) -> None:
-        """The caller holds `_changing`. A request that starts meanwhile reloads the version."""
+        """Evict a version; the caller holds `_changing`. A request that starts meanwhile reloads it."""
         version.loaded = version.held = version.served = False
         if version.users == 0:
             self._versions.pop(version.ref.engine_name, None)
@@ -304,7 +303,7 @@ class Adapters:
 
 
 async def check_canary(engine: Engine, ref: AdapterRef, tolerance: Tolerance) -> None:
-    """Raises: Reject when the engine does not give the canary of a loaded version the trainer's log-probabilities."""
+    """Compare the engine's log-probabilities with a loaded version's canary. Raises: Reject if they differ by more than `tolerance`."""
     version = f"version {ref.version} of task {ref.task}"
     ids, expected = np.frombuffer(ref.canary.ids, dtype="<i4"), np.frombuffer(ref.canary.logprobs, dtype="<f4")
     if len(ids) < 2 or len(expected) != len(ids) - 1:

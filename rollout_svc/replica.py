@@ -1,4 +1,4 @@
-"""One replica put together: its engine, what takes its messages, and, on a shared accelerator, the turns that the engine takes."""
+"""Builds one replica: its engine, the consumers of its messages, and, on a shared accelerator, its executor."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -34,7 +34,7 @@ from rollout_svc.settings import RolloutSettings
 from rollout_svc.text.chat import Chat
 
 MOVE_S = 1.0
-"""Assumed cost of a turn at another sampler: its adapter is fetched, checked and loaded there, and its prefix computed again."""
+"""Assumed seconds that a turn costs more on another sampler, which must fetch, check and load its adapter and recompute its prefix."""
 
 
 async def serve(running: Running[RolloutSettings]) -> None:
@@ -63,7 +63,7 @@ async def _serve_alone(running: Running[RolloutSettings], pool: Pool, engine_set
 
 
 async def _serve_in_turns(running: Running[RolloutSettings], pool: Pool, engine_settings: EngineSettings) -> None:
-    """As an executor of a shared accelerator, whose first wake starts the engine."""
+    """Serve as an executor of a shared accelerator; the first wake starts the engine."""
     settings, bus = running.settings, running.bus
     place = placed(Identity(settings.accelerator, "rollout", settings.pool, settings.replica), settings.pools_file)
     locks = place.locks(settings.accelerators_dir)
@@ -94,7 +94,7 @@ async def _serve_in_turns(running: Running[RolloutSettings], pool: Pool, engine_
 
 @dataclass(frozen=True)
 class Replica:
-    """A replica of one pool, and what runs beside the consumers of its messages."""
+    """A replica of one pool, and the background work beside its consumers."""
 
     running: Running[RolloutSettings]
     pool: Pool
@@ -109,7 +109,7 @@ class Replica:
 
     @classmethod
     async def of(cls, running: Running[RolloutSettings], pool: Pool, engine: Engine) -> "Replica":
-        """Raises: Fatal for a model without a tokenizer that can be used."""
+        """Build a replica. Raises: Fatal if the model has no usable tokenizer."""
         settings, bus = running.settings, running.bus
         chat = await asyncio.to_thread(Chat.load, pool.model)
         said = settings.canary_tolerance
@@ -131,7 +131,7 @@ class Replica:
         return cls(running, pool, engine, chat, adapters, rollout, slots, clocks, Capacity(engine), serving)
 
     def show(self, is_awake: bool) -> None:
-        """Write into the process's health what it does."""
+        """Describe the current activity in the process's health."""
         settings = self.running.settings
         sampling = f"sampling for pool '{settings.pool}', {self.capacity.kv_tokens} tokens of KV cache"
         self.running.health.detail = sampling if is_awake else f"waits for its accelerator '{settings.accelerator}'"
@@ -142,8 +142,10 @@ class Replica:
         busy: Callable[[], dict[str, float]] = dict,
         is_wanted: Callable[[str], bool] = every_task,
     ) -> None:
-        """Run `consumers` and what runs beside them, until cancelled. `busy`: more figures of the report. `is_wanted`: as of
-        `follow_versions`."""
+        """Run `consumers` and the background work until cancelled.
+
+        `busy`: adds figures to the replica report. `is_wanted`: as in `Rollout.follow_versions`.
+        """
         settings, bus = self.running.settings, self.running.bus
         async with asyncio.TaskGroup() as runners:
             runners.create_task(self.engine.process.wait_fatal())
@@ -177,7 +179,7 @@ class Replica:
 
 
 def _serving(running: Running[RolloutSettings], pool: Pool, engine: Engine, chat: Chat, adapters: Adapters) -> Serving | None:
-    """None for a pool without a table `serving`: requests to its versions are overdue."""
+    """Handler of served requests; None for a pool without a table `serving`."""
     if pool.serving is None:
         return None
     means = ServingContext(

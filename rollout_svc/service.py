@@ -1,10 +1,10 @@
 """The sampler's handler: a message requests turns of several members of one group; each is answered as it finishes.
 
-Members that finish within `coalescing_window_s` share a message, unless they are too large for one: on its way through
-queue, environment and scheduler it costs as much as a message with one of them. The request is acknowledged after its last
-member; a redelivered one is resampled with the same seeds. While the slots are closed, which they are in a parked replica, requests whose
-adapter is not loaded are handed back; those whose prompts are being tokenized wait at the engine's gate. What is inside an engine that is
-closed for a wrong state is handed back, too.
+Members that finish within `coalescing_window_s` share a message, unless they are too large for one: in queue, environment and scheduler
+a message costs the same with one member or many. A request is acknowledged after its last
+member; a redelivered one is resampled with the same seeds. While the slots are closed, as in a parked replica, requests whose
+adapter is not loaded are handed back; requests whose prompt is being tokenized wait at the engine's gate. If an engine is closed because of
+wrong state, its running requests are handed back too.
 """
 
 import asyncio
@@ -33,15 +33,15 @@ SEQUENCES = Gauge("marlaas_rollout_sequences", "Sequences inside the engine, wai
 MAX_COALESCING_S = 0.05
 COALESCING_SHARE = 0.25
 SHORTEST_WAIT_S = 0.05
-"""Seconds between looks at a deadline that is near while the pool is parked, so that its clock stands."""
+"""Minimum seconds between checks of a near deadline: while the pool is parked, its clock stops."""
 
 log = structlog.get_logger()
 
 
 def coalescing_window_s(sampling_s: float) -> float:
-    """Maximum time that members, which finished after `sampling_s`, wait for others of their message.
+    """Maximum seconds that members, which finished after `sampling_s`, wait to share a message with others.
 
-    A share of `sampling_s`, so that short turns stay short, up to MAX_COALESCING_S, which environments do not notice.
+    A fraction of `sampling_s`, so that short turns stay short, capped at MAX_COALESCING_S, which environments do not notice.
     """
     return min(MAX_COALESCING_S, COALESCING_SHARE * sampling_s)
 
@@ -51,7 +51,7 @@ def every_task(_: str) -> bool:
 
 
 class Rollout:
-    """Answers `prompts.sample`; follows new versions and ended tasks."""
+    """Handler of `prompts.sample`; follows new versions and ended tasks."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Rollout:
         now_s: Callable[[str], float],
         thoughts: tuple[str, str] | None = None,
     ) -> None:
-        """`now_s`: the clock of deadlines, of a pool given by name. `thoughts`: marks that the pool names."""
+        """`now_s`: deadline clock of a pool, by pool name. `thoughts`: opening and closing marks configured for the pool."""
         self._engine = engine
         self._chat = chat
         self._adapters = adapters
@@ -72,17 +72,17 @@ class Rollout:
         self._now_s = now_s
         self._thoughts = thoughts
         self._running: dict[str, set[str]] = {}
-        """Task → request ids inside the engine."""
+        """Task → ids of its requests inside the engine."""
         self._starting: set[asyncio.Timeout] = set()
-        """Requests that wait for their adapter; past its deadline, one is handed back."""
+        """Timeouts of requests that wait for their adapter; an expired one hands its request back."""
         self.preparing = Pending()
-        """Turns that are not in the engine yet: their adapter is loaded, or their prompt tokenized."""
+        """Turns before the engine: their adapter is being loaded or their prompt tokenized."""
         self.unanswered = Pending()
-        """Turns that have ended and wait to be published, for others of their message."""
+        """Finished turns that are not yet published, as they wait to share a message."""
 
     @property
     def sequences(self) -> int:
-        """Requests inside the engine."""
+        """Number of requests inside the engine."""
         return sum(len(ids) for ids in self._running.values())
 
     # ---------------------------------------------------------------------------------------------------------- sample
@@ -98,7 +98,7 @@ class Rollout:
             if self._is_unwanted(group):
                 return
             async with self._begun(group) as adapter:
-                if self._is_unwanted(group):  # the adapter may have taken long to load
+                if self._is_unwanted(group):  # loading the adapter may have taken long
                     return
                 async with aclosing(self._sample(group, message.members, adapter, reserved)) as batches:
                     async for turns in batches:
@@ -116,7 +116,7 @@ class Rollout:
 
     @asynccontextmanager
     async def _begun(self, group: GroupContext) -> AsyncGenerator[str | None]:
-        """The engine's name of the group's adapter. Raises: HandedBack when the slots are closed before it is loaded."""
+        """Yield the engine's name of the group's adapter. Raises: HandedBack if the slots close before it is loaded."""
         async with AsyncExitStack() as stack:
             starting = asyncio.timeout(None)
             self._starting.add(starting)
@@ -132,7 +132,7 @@ class Rollout:
             yield adapter
 
     def hand_back(self) -> None:
-        """Hand back requests whose adapter is not loaded; the slots are closed."""
+        """Hand back requests whose adapter is not loaded. Call it after the slots are closed."""
         for starting in self._starting:
             starting.reschedule(asyncio.get_running_loop().time())
 
@@ -151,7 +151,7 @@ class Rollout:
     async def _sample(
         self, group: GroupContext, requests: Sequence[TurnRequest], adapter: str | None, reserved: "SlotReservation"
     ) -> AsyncGenerator[list[SampledTurn], None]:
-        """Turns as they finish, those of one window together. Aborted members are left out."""
+        """Yield turns as they finish, grouped by coalescing window. Aborted members are left out."""
         began = time.monotonic()
         runners = {asyncio.create_task(self._sample_one(group, request, adapter)) for request in requests}
         for runner in runners:
@@ -161,7 +161,7 @@ class Rollout:
             while pending:
                 wait_s = max(SHORTEST_WAIT_S, self._left_s(group))
                 done, pending = await asyncio.wait(pending, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-                if not done and self._left_s(group) > 0:  # the pool was parked meanwhile: its clock stood
+                if not done and self._left_s(group) > 0:  # the pool was parked meanwhile, so its clock stopped
                     continue
                 if not done:
                     log.warning("request_dropped", group=group.group, reason="its deadline has passed", members=len(pending))
@@ -178,7 +178,7 @@ class Rollout:
             await asyncio.gather(*runners, return_exceptions=True)
 
     async def _sample_one(self, group: GroupContext, request: TurnRequest, adapter: str | None) -> SampledTurn | None:
-        """One member's turn; None when it was aborted because its task ended."""
+        """Sample one member's turn; None if it was aborted because its task ended."""
         request_id = work.request_id(group, request.member, request.turn)
         try:
             prompt = await self._chat.prompt(request, group.limits, group.sampling.template)
@@ -237,7 +237,7 @@ class Rollout:
     # ---------------------------------------------------------------------------------------------- tasks and versions
 
     async def follow_tasks(self, bus: Bus) -> None:
-        """Abort the requests and release the adapters of ended tasks, until cancelled."""
+        """Until cancelled, abort requests and release adapters of tasks that end."""
         ended = asyncio.Queue[str]()
         async with asyncio.TaskGroup() as runners:
             runners.create_task(self._tasks.follow(bus, ended.put_nowait))
@@ -253,9 +253,9 @@ class Rollout:
         self._adapters.end(task)
 
     async def follow_versions(self, bus: Bus, pool: str, is_wanted: Callable[[str], bool] = every_task) -> None:
-        """Load each new version of a live task before its first request, until cancelled. While parked each is fetched as it comes.
+        """Load each new version of a live task before its first request, until cancelled. While parked, only fetch it.
 
-        `is_wanted`: whether requests of a task are expected here; a task at home elsewhere is loaded with its first request.
+        `is_wanted`: whether requests of a task are expected here; versions of tasks homed elsewhere are loaded at their first request.
         """
         async with asyncio.TaskGroup() as runners:
             async for delivery in bus.streams.follow(streams.WEIGHTS, streams.weight_updated(pool, "*"), last_only=True):
@@ -266,12 +266,12 @@ class Rollout:
             update = delivery.read(WeightUpdated)
             if self._tasks.is_live(update.task) and is_wanted(update.task):
                 await self._adapters.load_ahead(update.adapter)
-        except (Reject, Retry) as error:  # a request that needs it reports it
+        except (Reject, Retry) as error:  # the request that needs the version reports it
             log.warning("version_not_loaded", subject=delivery.subject, reason=str(error))
 
 
 class Pending:
-    """Ids of requests in one stage of their way, and a signal that none is."""
+    """Ids of requests in one stage of processing, with a signal for when it is empty."""
 
     def __init__(self) -> None:
         self._ids: set[str] = set()
@@ -292,12 +292,12 @@ class Pending:
             self._none.set()
 
     async def none(self) -> None:
-        """Wait until none is."""
+        """Wait until the stage is empty."""
         await self._none.wait()
 
 
 class SlotReservation:
-    """A message's slots beyond the one that the bus takes and releases."""
+    """Slots of one message beyond the first, which the bus takes and releases."""
 
     def __init__(self, slots: Slots, units: int) -> None:
         self._slots = slots
@@ -328,7 +328,7 @@ def _failed(request: TurnRequest, reason: str) -> SampledTurn:
 
 
 def _answers(group: GroupContext, turns: Sequence[SampledTurn]) -> Iterator[Outgoing]:
-    """One message, or more when the turns are very large. Each id names the members that it carries."""
+    """Yield one message, or several if the turns are very large. Each message id names the members that it carries."""
     for part in in_parts(turns, _turn_bytes):
         subject = streams.turn(group.family, group.task, group.trajectory(part[0].member))
         message_id = work.message_id(group, [(turn.member, turn.turn) for turn in part])

@@ -14,16 +14,16 @@ class RolloutSettings(Settings):
     pool: str
     """Pool of the pools file that this replica samples for."""
     accelerator: str = ""
-    """Shared accelerator of the pools file that the engine takes turns on; empty: it has one of its own."""
+    """Shared accelerator of the pools file on which the engine takes turns; empty: the engine has its own device."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     cores: Cores = ()
     """Processor cores for the engine, as `0,2-3`, with a thread for each; empty: one thread, wherever it fits."""
     canary_tolerance: float = Field(default=0.0, ge=0)
-    """Maximum difference between the trainer's log-probabilities and the engine's; 0: what the device's precision asks for,
-    which is 0.001 on a CPU; on a GPU 1.0, and 0.1 on average."""
+    """Maximum difference between the trainer's log-probabilities and the engine's. 0: chosen by the device's precision: 0.001 on
+    a CPU; on a GPU 1.0, and 0.1 on average."""
     keep_versions: int = Field(default=2, ge=0)
     """Versions behind a task's newest that stay loaded while idle."""
     keep_s: float = Field(default=60.0, ge=0)
-    """Seconds that older ones stay after their last use, if there is room."""
+    """Seconds that older versions stay loaded after their last use, if there is room."""
     pull: int = Field(default=4, ge=1)
     """Maximum messages of one pull request, so that replicas share a burst."""

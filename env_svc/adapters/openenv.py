@@ -37,7 +37,7 @@ class OpenEnvState(TypedDict):
     rewards: list[float]
     """Rewards of the actions."""
     malformed: int
-    """Number of replies that were no action."""
+    """Number of replies that were not a valid action."""
 
 
 class OpenEnv(Environment[OpenEnvState]):
@@ -110,7 +110,7 @@ class OpenEnv(Environment[OpenEnvState]):
         await self._sessions.close()
 
     async def _begun(self, session: Session, seed: int) -> tuple[Observation, list[dict[str, JsonValue]]]:
-        """The start of an episode: its first observation, and the schemas of its tools."""
+        """Start an episode; return its first observation and the schemas of its tools."""
         observed = await session.reset({"seed": seed, **self._reset})
         return observed, _schemas(await session.step({"type": "list_tools"})) if self._has_tools else []
 
@@ -155,7 +155,7 @@ class OpenEnv(Environment[OpenEnvState]):
             raise EnvironmentUnavailable(f"{_replay_of(number)} was refused, and was not before: {error}") from None
 
     def _actions(self, reply: Reply) -> list[Action]:
-        """Raises: ValueError, for the policy to read."""
+        """Actions in a reply. Raises: ValueError, whose text the policy reads."""
         if self._has_tools:
             return [{"type": "call_tool", "tool_name": call.name, "arguments": call.arguments} for call in reply.calls]
         text = reply.spoken.strip()
@@ -232,7 +232,7 @@ def _user(text: str) -> ChatMessage:
 
 
 def action_in(text: str) -> Action:
-    """The JSON object of a reply, in a fence or alone. Raises: ValueError, for the policy to read."""
+    """The JSON object in a reply, fenced or bare. Raises: ValueError, whose text the policy reads."""
     fenced = FENCED.search(text)
     try:
         action = strict_json.read(fenced[1] if fenced else text)

@@ -32,7 +32,7 @@ class RefusedAction(Exception):
 
 
 class SessionLost(EnvironmentUnavailable):
-    """The connection is gone, and the episode that it held."""
+    """The connection, and the episode that the server held in it, are lost."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Observation:
 
     observation: dict[str, JsonValue]
     reward: float
-    """0 where the server gives none."""
+    """Reward; 0 if the server gives none."""
     done: bool
 
 
@@ -74,7 +74,7 @@ class Session:
         return await self._ask("step", action)
 
     async def close(self) -> None:
-        """Returns when the server has ended the session and released its slot."""
+        """End the session; returns when the server has released its slot."""
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._socket.send_json({"type": "close"})
@@ -113,7 +113,7 @@ class Sessions:
 
     @asynccontextmanager
     async def place(self) -> AsyncGenerator[None, None]:
-        """A slot for one session in use, for which waiting sessions are evicted."""
+        """Hold a slot for one active session; waiting sessions are evicted to make room."""
         async with self._places:
             yield
 
@@ -144,7 +144,7 @@ class Sessions:
 
     @asynccontextmanager
     async def ending(self, session: Session, *, only_if_it_fails: bool = False) -> AsyncGenerator[None, None]:
-        """Ends the session with the block unless it waits by then; after a cancelled call its position is unknown."""
+        """End the session after the block unless it waits by then; after a cancelled call its position is unknown."""
         try:
             yield
         except BaseException:
@@ -176,7 +176,7 @@ def _observed(kind: str, text: str) -> Observation:
 
 
 def _complain(kind: str, data: dict[str, Any]) -> None:
-    """Raise the exception that an error of the server means for the attempt. `Any`: as the server wrote it."""
+    """Raise the exception for a server's error. `Any`: as the server wrote it."""
     code, message = data.get("code"), str(data.get("message"))
     details = [f"{'.'.join(map(str, one.get('loc', ())))}: {one.get('msg')}" for one in data.get("errors", ())]
     if code == "VALIDATION_ERROR" and kind == "step":

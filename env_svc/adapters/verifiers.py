@@ -116,7 +116,7 @@ class Taskset(Environment[VerifiersState]):
         return Continue(messages, state)
 
     async def conclude(self, state: VerifiersState) -> Finish:
-        """The grade of the episode so far, as where verifiers' own limits end a rollout."""
+        """Grade the episode so far, as when verifiers' own limits end a rollout."""
         episode = self._held.pop(_history(state)) or await self._replayed(state)
         if await _answered(episode, None) is not None:
             await episode.end()
@@ -229,7 +229,7 @@ def _loaded(name: str, config: dict[str, JsonValue], environment: dict[str, Json
 
 
 def _check_task(task: Any, *, grades_itself: bool) -> None:
-    """Raises: WrongOptions. Without a runtime `score` silently skips hooks that need one."""
+    """Raises: WrongOptions for an unsupported task. Without a runtime `score` silently skips hooks that need one."""
     kind = type(task).__name__
     rewards, judges = task.hooks("reward"), [judge.score for judge in task.plugged_judges()]
     if grades_itself and not rewards and not judges:
@@ -259,7 +259,7 @@ async def _answered(episode: HeldEpisode, reply: Reply | None) -> list[ChatMessa
 
 @contextmanager
 def _unavailability() -> Generator[None, None, None]:
-    """Raise EnvironmentUnavailable where a judge's model or a game's server fails, and not for bugs of the taskset."""
+    """Raise EnvironmentUnavailable if a judge's model or a game's server fails, but not for bugs of the taskset."""
     try:
         yield
     except (vf.RolloutError, ConnectionError) as error:

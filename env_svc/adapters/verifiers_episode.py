@@ -1,7 +1,7 @@
-"""One episode of verifiers, held where it waits for the policy.
+"""One running episode of verifiers, suspended while it waits for the policy.
 
 verifiers cannot play single turns: `Env.run` is a program that holds a conversation with its agent and computes the user's
-part in between. Here it runs unchanged, with a `PolicyAgent` as its agent. Where verifiers would call a model, the program
+part in between. Here it runs unchanged, with a `PolicyAgent` as its agent. When verifiers would call a model, the program
 waits for the policy's reply, in this process or in another that has replayed the earlier replies.
 """
 
@@ -31,7 +31,7 @@ class HeldEpisode:
         self._replied: asyncio.Future[Reply | None] | None = None
         self._runner = asyncio.create_task(program(self))
         self.trace: Any = None
-        """A `vf.Trace` of the agent's conversation, once that has begun."""
+        """The `vf.Trace` of the agent's conversation; None before the conversation begins."""
         self.tools: list[dict[str, JsonValue]] = []
 
     async def begun(self) -> list[ChatMessage]:
@@ -49,7 +49,7 @@ class HeldEpisode:
         return await self._next()
 
     async def ask(self, messages: list[ChatMessage]) -> Reply | None:
-        """The policy's reply, for the program; None when the policy has no turn left."""
+        """Wait for the policy's reply; called by the program. None if the policy has no turn left."""
         if self._asked.done():
             raise RuntimeError("the agent is asked twice concurrently: one policy replies here, to one conversation")
         self._replied = asyncio.get_running_loop().create_future()
@@ -138,7 +138,7 @@ class Conversation:
     def __init__(self, episode: HeldEpisode, task: Any, trace: Any, tools: EpisodeTools, manner: PromptStyle) -> None:
         self._episode, self._tools, self._manner = episode, tools, manner
         self._unsent = _opening(task.data, manner.system)
-        """Messages of verifiers that the policy has not got yet."""
+        """Messages not yet sent to the policy."""
         self._max_turns = trace.agent.config.max_turns
         self._stops = task.hooks("stop")
         self._speaks_first = task.data.prompt is not None
@@ -170,7 +170,7 @@ class Conversation:
         return vf.Segment(messages=said)
 
     async def _speak(self) -> None:
-        """Ask for replies until one calls no tool, or none may follow."""
+        """Request replies until one calls no tool, or the episode must stop."""
         while not await self._is_stopped():
             reply = await self._episode.ask([_chat_message(message) for message in self._unsent])
             if reply is None:
@@ -224,7 +224,7 @@ def _opening(data: Any, system: str) -> list[Any]:
 
 
 def _apart(reply: Reply) -> tuple[str, str | None]:
-    """A reply's text, and the thought before it."""
+    """The reply's text, and the reasoning before it (None if empty)."""
     text = f"<think>{reply.text}" if reply.thoughts.begins_inside else reply.text
     thought, closed, said = text.rpartition("</think>")
     if not closed:
@@ -233,7 +233,7 @@ def _apart(reply: Reply) -> tuple[str, str | None]:
 
 
 def _chat_message(message: Any) -> ChatMessage:
-    """Raises: ValueError where it is not text alone."""
+    """Convert a message of verifiers. Raises: ValueError if it is not text only."""
     role: Literal["system", "user", "assistant", "tool"] = message.role
     if not isinstance(message.content, str):
         raise ValueError(f"a message of the {role} to the policy is not text alone")

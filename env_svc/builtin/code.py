@@ -29,7 +29,7 @@ INSTRUCTION = "Answer with a Python function that passes this test: {test}"
 
 
 class CodeState(TypedDict):
-    """The problem itself, so that a replica with another file grades the same."""
+    """State: the problem itself, so that a replica with another file grades the same."""
 
     tests: list[str]
     setup: str
@@ -37,7 +37,7 @@ class CodeState(TypedDict):
 
 
 class Code(Environment[CodeState]):
-    """One problem, one reply; reward 1 where all tests hold. Tests beyond the first `shown` are not in the prompt."""
+    """One problem, one reply; reward 1 if all tests pass. Tests beyond the first `shown` are not in the prompt."""
 
     components = ("passed", "parsed")
 
@@ -94,7 +94,7 @@ class Code(Environment[CodeState]):
 
 
 def written(reply: str, function: str) -> str:
-    """The code of a reply."""
+    """Code in a reply."""
     blocks = [textwrap.dedent(block["code"]) for block in BLOCK.finditer(reply)]
     return next((block for block in reversed(blocks) if code_grading.defines(block, function)), blocks[-1] if blocks else reply)
 

@@ -14,7 +14,7 @@ from itertools import count
 from typing import cast
 
 RAISED = "!"
-"""Mark of a call or an assertion that raised, in place of its number."""
+"""Mark of a call or assertion that raised, printed in place of its number."""
 MAX_VALUE_CHARS = 20_000
 """Maximum length of one call's result, as text."""
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
@@ -57,12 +57,12 @@ def _writer(bool=bool, bytes=bytes, complex=complex, dict=dict, float=float, fro
     return written
 _written, _print, _str = _writer(), print, str
 """
-"""Source of `_written`: a value as text, of builtin types where the value's type is a subclass of one. It keeps the builtins that the
-policy's code may give other meanings. What that code does to it is no more than returning another value."""
+"""Source of `_written`: converts a value to text, using builtin types for instances of their subclasses. It binds the builtins before the
+policy's code can replace them; manipulating it achieves no more than returning another value."""
 
 
 class NotATest(ValueError):
-    """A source that is no test; its text says why."""
+    """A source that is not a valid test; its text is the reason."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def _tree(source: str) -> ast.Module:
 
 
 def _bound(source: str, *kinds: type[ast.stmt]) -> set[str]:
-    """Names that a program's outermost statements of these kinds bind; without any, those of all kinds."""
+    """Names bound by a program's top-level statements of these kinds; all kinds by default."""
     statements = [node for node in _tree(source).body if isinstance(node, kinds or ast.stmt)]
     aliases = [one for node in statements if isinstance(node, ast.Import | ast.ImportFrom) for one in node.names]
     targets = [one for node in statements if isinstance(node, ast.Assign) for one in node.targets]
@@ -184,7 +184,7 @@ def _bound(source: str, *kinds: type[ast.stmt]) -> set[str]:
 
 
 def _after_future(source: str) -> tuple[str, str]:
-    """A program, parted after its imports of `__future__`, which only a docstring may come before."""
+    """Split a program after its imports of `__future__`, which only a docstring may precede."""
     imports = [node for node in _tree(source).body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
     lines = source.encode(errors="replace").splitlines(keepends=True)  # of bytes: at the ends that Python's parser counts
     at = cast("int", imports[-1].end_lineno) if imports else 0
@@ -199,7 +199,7 @@ def _is_value(text: str) -> bool:
 
 
 def _builds_value(node: ast.expr) -> bool:
-    """Whether an expression has nothing but literals and calls of VALUES."""
+    """Whether an expression consists only of literals and calls of VALUES."""
     match node:
         case ast.Constant():
             return True

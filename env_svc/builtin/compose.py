@@ -56,7 +56,7 @@ NOTHING: Effect = tuple((place, 0) for place in range(WORD_LENGTH))
 
 
 def effect(program: str) -> Effect:
-    """The program's map of words. Two programs give equal words for all words exactly where their effects are equal."""
+    """The program's map of words. Two programs agree on all words exactly if their effects are equal."""
     found = NOTHING
     for name in program:
         found = tuple(_moved(found[place], steps) if place is not None else (None, steps) for place, steps in EFFECTS[name])
@@ -76,12 +76,12 @@ def _moved(letter: Letter, steps: int) -> Letter:
 
 
 def programs(length: int) -> list[str]:
-    """All programs of so many letters."""
+    """All programs of `length` letters."""
     return ["".join(names) for names in itertools.product(FUNCTIONS, repeat=length)]
 
 
 def own_pairs() -> list[str]:
-    """Pairs whose effect is that of no other program of up to two letters."""
+    """Pairs whose effect no other program of up to two letters has."""
     meant = Counter(effect(program) for length in range(3) for program in programs(length))
     return [pair for pair in programs(2) if meant[effect(pair)] == 1]
 
@@ -92,7 +92,7 @@ def is_held_out(pair: str) -> bool:
 
 
 def programs_of(split: Split) -> list[str]:
-    """Programs that a split asks for, in one order."""
+    """Programs of a split, in a fixed order."""
     match split:
         case "train":
             return [pair for pair in own_pairs() if not is_held_out(pair)]

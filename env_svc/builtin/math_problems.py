@@ -28,16 +28,16 @@ GRADING_TIMEOUT_S = 2.0
 """Maximum CPU seconds to grade one reply; a slower one is wrong. math-verify's own alarm counts wall-clock time: on a busy machine it
 would silently grade a right answer as wrong."""
 MAX_REPLY_CHARS = 20_000
-"""Length of a reply's end that is searched for its answer."""
+"""Maximum characters, from the end of a reply, searched for its answer."""
 THOUSANDS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 SMALL = 1e-4
-"""Size below which numbers are compared relative to their size: the library compares six decimals, and takes 2⁻⁹⁹ for 2⁻⁹⁸."""
+"""Magnitude below which numbers are compared relative to their size: the library compares six decimals, and takes 2⁻⁹⁹ for 2⁻⁹⁸."""
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # or every process logs that its alarm is off
 
 
 class MathProblems(Environment[str]):
-    """One question, one reply; reward 1 where the answers are equal. The state is the answer."""
+    """One question, one reply; reward 1 if the answers are equal. The state is the answer."""
 
     cpu_bound = True
     components = ("correct", "answered")

@@ -41,7 +41,7 @@ UNREPEATABLE = frozenset({"codeio"})
 
 
 OF_THE_TASK = ("seed", "size")
-"""Fields that come from the task's rows."""
+"""Fields that are set from the task's rows."""
 
 
 WORDS = re.compile(r"[^\W_]+(?: [^\W_]+)*", re.ASCII)
@@ -51,7 +51,7 @@ MAX_CHARS = 40
 
 
 CLOSED = (int, float, bool, type(None), date, time, datetime)
-"""Types whose values are no free text."""
+"""Types whose values are not free text."""
 
 
 Entry = dict[str, Any]
@@ -59,14 +59,14 @@ Entry = dict[str, Any]
 
 
 class ReasoningGymState(TypedDict):
-    """The position from which the item is regenerated."""
+    """State from which the item is regenerated."""
 
     row: int
     seed: int
     digest: str
     """Digest of the item, to detect a regenerated one that differs."""
     entry: Entry | None
-    """The item itself, where it cannot be regenerated."""
+    """The item itself, if it cannot be regenerated."""
 
 
 class ReasoningGym(Environment[ReasoningGymState]):
@@ -212,13 +212,13 @@ def _digest(entry: Entry) -> str:
 
 
 def options_of(dataset: str) -> list[Option]:
-    """The data set's own configuration, without what comes from the task."""
+    """The data set's own configuration options, without fields set from the task."""
     hints = get_type_hints(DATASETS[dataset][1])
     return [Option(field.name, hints[field.name], _default(field)) for field in _fields(dataset)]
 
 
 def check_texts(where: str, dataset: str, options: Mapping[str, JsonValue]) -> None:
-    """Raises: WrongOptions for a text that a task may not give, also in a configuration inside that of `composite`."""
+    """Raises: WrongOptions for a text that a task may not set, including in configurations nested in `composite`."""
     for option in options_of(dataset):
         value = options.get(option.name)
         if value is None or _is_closed(option.annotation):

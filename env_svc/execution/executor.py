@@ -58,7 +58,7 @@ BASE_REWARD = "reward"
 
 
 EPISODE_COMPONENTS = (BASE_REWARD, "out_of_turns", "out_of_tokens", "out_of_seconds", "tool_calls", "tool_errors")
-"""Components of every environment; the last two where the episode has tools."""
+"""Components of every environment; the last two only for episodes with tools."""
 
 
 class EnvironmentExecutor:
@@ -72,7 +72,7 @@ class EnvironmentExecutor:
         own: OwnHosts | None = None,
         files: FileStore | None = None,
     ) -> None:
-        """`own`: packages of tenants, `files`: their files; None where this replica plays none."""
+        """`own`: packages of tenants, `files`: files of tenants; None if this replica does not play them."""
         self._files = files
         self._workers = workers
         self._hosts = hosts
@@ -92,7 +92,7 @@ class EnvironmentExecutor:
         return (await self._environment(environment.name, environment.options, self.bounded_timeout_s(remaining_s))).tools
 
     def bounded_timeout_s(self, remaining_s: float) -> float:
-        """Timeout of one call: the setting, or the remaining time where that is less."""
+        """Timeout of one call: the setting, or the remaining time if it is shorter."""
         return max(0.1, min(self._call_timeout_s, remaining_s))
 
     async def run(
@@ -172,7 +172,7 @@ class EnvironmentExecutor:
         return await self._within(timeout_s, name, self._files.environment(name, tenant, options))
 
     async def _within(self, timeout_s: float, name: str, building: Awaitable[AnyEnvironment]) -> AnyEnvironment:
-        """Raises: BuildFailed when it takes too long; what `building` raises."""
+        """Await `building`. Raises: BuildFailed after `timeout_s`; the exceptions of `building`."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await building
@@ -181,7 +181,7 @@ class EnvironmentExecutor:
             raise BuildFailed(failed(reason, is_infrastructure=True)) from None
 
     async def _find(self, name: str) -> type[AnyEnvironment]:
-        """The environment's class; in a thread the first time only, since a thread costs a turn too much. Raises: WrongOptions."""
+        """The environment's class, looked up in a thread at first and then cached. Raises: WrongOptions."""
         known = self._found.peek(name)
         if known is not None:
             return known
@@ -201,7 +201,7 @@ async def _on_loop(position: int, environment: AnyEnvironment, name: str, call: 
 
 
 def apply_weights(outcome: Outcome, weights: Mapping[str, float], name: str) -> Outcome:
-    """`outcome` with the task's weighted reward, and the environment's own among its components; a failure when a value is too large."""
+    """`outcome` with the task's weighted reward, and the environment's own reward as a component; Failed if a value is too large."""
     if not weights or not isinstance(outcome, Scored):
         return outcome
     parts = {BASE_REWARD: outcome.reward} | outcome.components

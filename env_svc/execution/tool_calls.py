@@ -162,7 +162,7 @@ class ToolCallExecutor:
         return replace(opened, tools=[*listed, *opened.tools], state=tool_state.wrap(opened.state), has_tools=True)
 
     async def _tools_of_opening(self, context: _CallContext, names: Sequence[str]) -> ToolSet:
-        """Raises: WrongOptions also for a name that is not allowed, ToolUnavailable."""
+        """Tools that an opening names. Raises: WrongOptions, also for a name that is not allowed; ToolUnavailable."""
         tenant = context.claimant.tenant if is_own(context.environment.name) else None
         for name in names:
             if objection := self._allowed.tool_objection(name, tenant):
@@ -201,7 +201,7 @@ class ToolCallExecutor:
         return turn.position, Continued(messages, turn.tool_state.counting(len(given) - errors, errors).wrap(turn.step.state))
 
     async def _out_of_time(self, context: _CallContext, step: StepCall, late: Failed) -> Outcome:
-        """The end of an episode whose turn took longer than its task allows; `late` where only the deployment does not."""
+        """Outcome of an episode whose turn exceeded its task's time limit; `late` if only the deployment's limit was exceeded."""
         limits = context.limits
         if limits.max_turn_s is None:
             return late
@@ -223,7 +223,7 @@ async def _found_calls(reply: Reply, tools: Mapping[str, Schema]) -> list[ToolCa
 
 
 def _packable(call: ToolCall | MalformedCall) -> ToolCall | MalformedCall:
-    """The call, refused where its arguments could not travel: its environment may be in another process."""
+    """The call; a malformed one if its arguments cannot be packed, as its environment may be in another process."""
     try:
         msgpack.packb([] if isinstance(call, MalformedCall) else call.arguments)
     except (OverflowError, ValueError) as error:
@@ -237,7 +237,7 @@ def _tools_failure(error: WrongOptions | ToolUnavailable) -> Failed:
 
 
 async def _call(tool_set: ToolSet, call: ToolCall | MalformedCall, timeout_s: float) -> _ToolAnswer | Failed:
-    """Raises nothing but a cancellation."""
+    """Run one tool call and count it. Raises nothing but a cancellation."""
     answer = await _call_tool(tool_set, call, timeout_s)
     TOOL_CALLS.labels("failed" if isinstance(answer, Failed) else "refused" if answer.is_error else "answered").inc()
     return answer
@@ -271,7 +271,7 @@ async def _call_tool(tool_set: ToolSet, call: ToolCall | MalformedCall, timeout_
 
 
 def _text(answer: object) -> str:
-    """An answer as the policy reads it. Raises: TypeError for one that JSON has no form for."""
+    """Tool result as text. Raises: TypeError if it cannot be written as JSON."""
     if answer is None or isinstance(answer, str):
         return answer or ""
     try:

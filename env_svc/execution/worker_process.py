@@ -24,7 +24,7 @@ WORKER_VARIABLES = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM
 One thread: memory that a library reserves for more counts against the worker's limit."""
 
 SLICE_S = 0.05
-"""Time after which a job returns its outcomes so far, so that its other calls can be spread over workers."""
+"""Seconds after which a job returns its outcomes so far, so that the remaining calls can be spread over workers."""
 
 
 class EnvironmentCache:
@@ -47,7 +47,7 @@ def prepare(families: Sequence[str], memory_bytes: int) -> None:
 
 
 def work(name: str, options: dict[str, JsonValue], calls: Sequence[Call]) -> list[Outcome]:
-    """Outcomes of the first calls, as many as fit into SLICE_S, and of one at the minimum."""
+    """Outcomes of the first calls: as many as fit into SLICE_S, and at least one."""
     try:
         environment = build_safely(name, lambda: _built().get(name, options))
     except BuildFailed as error:

@@ -68,7 +68,7 @@ class Workers:
         return self._slots.waiting
 
     async def start(self) -> None:
-        """Returns when every worker has imported what it needs. Raises: Fatal when one does not come up."""
+        """Start the workers and wait for their imports. Raises: Fatal if one does not start."""
         # Read when the fork server starts, and inherited by every worker.
         os.environ.update(WORKER_VARIABLES)
         async with asyncio.TaskGroup() as starting:
@@ -90,7 +90,7 @@ class Workers:
                 yield batch
 
     async def _run_slice(self, job: EnvironmentJob, calls: Sequence[Call]) -> list[Outcome]:
-        """Outcomes of the first calls; none when one of several, which is unknown, killed the worker."""
+        """Outcomes of the first calls; empty if the worker died during one of several calls, as it is unknown which one."""
         held: list[float] = []
         try:
             return await self._on_worker(job, calls, held)
@@ -113,7 +113,7 @@ class Workers:
         return position, outcomes[0]
 
     async def _on_worker(self, job: EnvironmentJob, calls: Sequence[Call], held: list[float]) -> list[Outcome]:
-        """Adds the seconds that the worker was held to `held`, also when it raises."""
+        """Run calls on a worker; add the seconds for which it was occupied to `held`, even on an exception."""
         await self._slots.acquire(job.claimant)
         began, worker = time.monotonic(), self._take(job.claimant.task)
         try:
@@ -127,7 +127,7 @@ class Workers:
             self._slots.release(job.claimant, held[-1])
 
     def _take(self, task: str) -> "_Worker":
-        """A free worker, one that served this task last if there is one: it has the task's data sets in memory."""
+        """A free worker, preferably one that served this task last: it has the task's data sets in memory."""
         worker = next((worker for worker in self._free if worker.last_task == task), self._free[0])
         self._free.remove(worker)
         return worker

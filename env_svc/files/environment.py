@@ -33,7 +33,7 @@ ROLES: Mapping[str, str] = {"developer": "system"}
 
 
 class RowFile:
-    """Rows of a checked file. Its name is gone once it is open, so that nothing stays when the process ends."""
+    """Rows of a checked file. The file is unlinked once open, so that nothing remains when the process ends."""
 
     def __init__(self, path: Path) -> None:
         """Raises: OSError."""
@@ -47,7 +47,7 @@ class RowFile:
         return len(self._places)
 
     def row(self, number: int) -> Row:
-        """Raises: ValueError where the file is not what was checked."""
+        """Parse a row. Raises: ValueError if the file differs from the checked one."""
         line = os.pread(self._file, MAX_ROW_BYTES + 1, self._places[number]).partition(b"\n")[0]
         row = parse_row(line)
         if row is None:
@@ -56,12 +56,12 @@ class RowFile:
 
 
 class FileRows(Environment[int]):
-    """Rows of a file. The state is the number of the row, which does not change."""
+    """Rows of a file as an environment. The state is the row number."""
 
     def __init__(
         self, rows: RowFile, *, grader: dict[str, JsonValue], file: str | None = None, part: Part = "all", held_out: float = 0.0
     ) -> None:
-        """`file`: in place of the one that the name says, as for an evaluation. `part`: of the file; `held_out`: the share of its last
+        """`file`: replaces the file in the environment's name, as for an evaluation. `part`: rows to use; `held_out`: fraction of the last
         rows that training leaves out."""
         del file
         if not 0 <= held_out < 1:
@@ -114,9 +114,9 @@ ROUNDS = 4
 
 
 def permuted(position: int, count: int, key: str) -> int:
-    """Where `position` comes in an order of `count` that `key` names: each of 0 to count - 1 once.
+    """Position of `position` in a permutation of 0 to count - 1 selected by `key`.
 
-    A Feistel network over the smallest square of a power of two that holds `count`; what falls outside is mixed again.
+    A Feistel network over the smallest square of a power of two that holds `count`; values outside are mixed again.
     """
     half = max(1, ((count - 1).bit_length() + 1) // 2)
     while True:
@@ -134,16 +134,16 @@ def _mixed(value: int, half: int, key: str) -> int:
 
 
 MAX_HELD = 16
-"""Files that are kept, of 512 MiB at most."""
+"""Maximum cached files, each up to 512 MiB."""
 MAX_BUILT = 16
-"""Environments of one file that are kept, one for each set of options."""
+"""Maximum cached environments per file, one for each set of options."""
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
 class _Held:
-    """A file, and its environments, which keep it on the disk and so go with it."""
+    """A cached file and its environments, which are evicted together."""
 
     rows: RowFile
     built: SingleFlightCache[str, FileRows] = field(default_factory=lambda: SingleFlightCache[str, FileRows](MAX_BUILT))
@@ -157,7 +157,7 @@ class FileStore:
         self._held: SingleFlightCache[tuple[str, str], _Held] = SingleFlightCache(MAX_HELD)
 
     def open(self) -> None:
-        """Remove what killed processes have left of files that they were fetching. Without a folder, no file can be fetched."""
+        """Remove partial downloads of killed processes. Without the folder, no file can be fetched."""
         try:
             self._folder.open()
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Runs graders on a reply. A grader that fails gives 0, and is counted; one that cannot be run voids the attempt."""
+"""Runs graders on a reply. A grader that fails gives 0 and is counted; a grader that cannot run voids the attempt."""
 
 import asyncio
 import math
@@ -30,7 +30,7 @@ from env_svc.sandboxes.sandbox import Bounds, Sandbox
 
 BOUNDS = Bounds(time_s=10.0)
 IN_THREAD_CHARS = 2_000
-"""Length of a text from which on a comparison would hold up others on the event loop."""
+"""Text length from which a comparison runs in a thread, as it would block the event loop."""
 MAX_CELLS = 2**27
 """Product of the lengths of two texts that are compared: the work, tens of ms during which nothing else runs here."""
 ERRORS = "grader_errors"
@@ -41,7 +41,7 @@ ERRORS = "grader_errors"
 class Grade:
     value: float
     parts: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Of `multi`: the grade of each of its graders."""
+    """For `multi`: grade by grader."""
     errors: int = 0
 
 
@@ -79,7 +79,7 @@ class Grading:
         return Grade(value, values, errors) if math.isfinite(value) else Grade(0.0, values, errors + 1)
 
     async def _simple(self, grader: SimpleGrader, item: Row, sample: Sample) -> float | None:
-        """None where it failed."""
+        """Grade; None if the grader failed."""
         if isinstance(grader, PythonGrader):
             return await self._by_program(grader, item, sample)
         try:

@@ -48,22 +48,22 @@ class HostedConfig(BaseModel):
     options: dict[str, JsonValue] = {}
     variables: dict[str, str] = {}
     sandbox: bool = True
-    """False: outside of the sandbox, with the rights of the service's user."""
+    """False: runs outside the sandbox, with the rights of the service's user."""
     network: bool = False
     """True: the machine's network, loopback included. False: none."""
     read: list[AbsolutePath] = []
     write: list[AbsolutePath] = []
     """Paths that the sandbox shows, at the same place. Files written there stay."""
     user: int | None = Field(default=None, ge=1)
-    """User id of its processes where the service is root, for files that it may write; otherwise one of its own each."""
+    """User id of its processes if the service is root, for files that it may write; default: a unique one per process."""
     memory_mib: int = Field(default=4096, ge=64)
     """Memory of each process, and of all together where the service may make control groups."""
     scratch_mib: int = Field(default=256, ge=1)
     """Size of /tmp, which is kept in memory and ends with the process."""
     max_processes: int = Field(default=256, ge=8)
-    """Processes and threads."""
+    """Maximum processes and threads."""
     cores: float = Field(default=1.0, ge=0.1)
-    """Computing seconds in a second, where the service may make control groups."""
+    """CPU cores, as a number of CPU seconds per second; enforced if the service may create control groups."""
 
     @property
     def arguments(self) -> list[str]:

@@ -75,7 +75,7 @@ class HostProcess:
         self._starts = 0
         self._not_before = 0.0
         self.hello: Hello | None = None
-        """What it reported of its environment; None until the process was ready once."""
+        """Report of the process about its environment; None until the process was first ready."""
         self.busy = 0
         """Number of pending calls, including those that wait for its start."""
 
@@ -88,7 +88,7 @@ class HostProcess:
         return "; the log of env_svc says why" if self._hosted.is_logged else ""
 
     async def start(self) -> None:
-        """Returns when the process is ready. Raises: HostUnavailable."""
+        """Start the process and wait until it is ready. Raises: HostUnavailable."""
         if not self.is_ready:
             await asyncio.shield(self._begin())
 
@@ -292,5 +292,5 @@ class HostProcess:
 
 
 def _invalid(error: Exception) -> str:
-    """The reason of a frame that is none; it may quote anything."""
+    """Failure reason for an invalid frame; the error may quote arbitrary text."""
     return f"the host process sent an invalid frame: {' '.join(str(error)[:MAX_REASON_CHARS].split())}"

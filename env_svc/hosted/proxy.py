@@ -65,7 +65,7 @@ class Address:
 
     @property
     def ip(self) -> IPAddress | None:
-        """None where the host is a name."""
+        """The host as IP address; None if it is a name."""
         return _ip(self.host)
 
     def __str__(self) -> str:
@@ -140,7 +140,7 @@ class Proxy:
         self._connections = TaskSet()
 
     async def start(self) -> Path:
-        """Its socket. Raises: OSError."""
+        """Start to listen; return the path of the socket. Raises: OSError."""
         listening = socket.socket(socket.AF_UNIX)
         folder = os.open(self._path.parent, os.O_PATH)
         try:
@@ -187,7 +187,7 @@ class Proxy:
                     one.close()
 
     async def _requested(self, reader: asyncio.StreamReader) -> tuple[Address, bytes]:
-        """The address of a request, and what is to be sent there first: nothing for a tunnel. Raises: _Refused."""
+        """Target address of a request, and the bytes to send there first; none for a tunnel. Raises: _Refused."""
         try:
             async with asyncio.timeout(HEAD_TIMEOUT_S):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
@@ -230,7 +230,7 @@ async def resolved(host: str, port: int) -> list[str]:
 
 
 async def _opened(ips: Sequence[str], port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to the first that answers. Raises: OSError."""
+    """Connect to the first IP that answers. Raises: OSError."""
     for ip in ips[:-1]:
         with suppress(OSError):
             return await asyncio.open_connection(ip, port)
@@ -240,7 +240,7 @@ async def _opened(ips: Sequence[str], port: int) -> tuple[asyncio.StreamReader, 
 async def _tunnel(
     out: tuple[asyncio.StreamReader, asyncio.StreamWriter], back: tuple[asyncio.StreamReader, asyncio.StreamWriter], idle_s: float
 ) -> None:
-    """Copy both ways until both have ended, or none has had a byte for `idle_s`."""
+    """Copy in both directions until both have ended, or no byte arrived for `idle_s` seconds."""
     heard_at = asyncio.get_running_loop().time()
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""The application, of families of routes, and its description as OpenAPI 3.1."""
+"""The application, made of families of routes, and its OpenAPI 3.1 document."""
 
 import ipaddress
 import re
@@ -40,12 +40,12 @@ EXPOSED_HEADERS = ("x-request-id", "retry-after", "location", "etag", "content-r
 CORS_HEADERS = ("authorization", "content-type", "idempotency-key", "last-event-id", "if-match", "if-none-match")
 REFERENCE = "#/components/schemas/{model}"
 DEFAULT_ERROR = "422"
-"""FastAPI's own answer to wrong input; here it is a problem with status 400."""
+"""Status of FastAPI's own answer to invalid input; here it is a problem with status 400."""
 PREFIX = re.compile(r"^(/[\w.~-]+){1,8}$")
 
 
 def all_families() -> list[Family]:
-    """Every family of routes; other parts of the gateway add theirs here."""
+    """Every family of routes; new families are added here."""
     return [
         deployment.HEALTH,
         tasks.FAMILY,
@@ -67,10 +67,10 @@ def all_families() -> list[Family]:
 
 
 def described(families: Sequence[Family]) -> FastAPI:
-    """The routes with their description, without what they need to run."""
+    """The routes with their OpenAPI document, without the state that they need to run."""
     app = FastAPI(title="MARLaaS", version=VERSION, description=DESCRIPTION, openapi_url="/openapi.json", docs_url=None, redoc_url=None)
     for family in families:
-        app.router.routes.extend(family.router.routes)  # including the router would make each route once more, which takes 0.2 s
+        app.router.routes.extend(family.router.routes)  # `include_router` would create each route again, which takes 0.2 s
     document: dict[str, Any] = {}
 
     def openapi() -> dict[str, Any]:
@@ -78,18 +78,18 @@ def described(families: Sequence[Family]) -> FastAPI:
             document.update(describe(app))
         return document
 
-    app.openapi = openapi  # FastAPI's documented way to change it
+    app.openapi = openapi  # FastAPI's documented way to replace the document
     return app
 
 
 def _methods(app: FastAPI, request: Request) -> list[str]:
-    """Of all routes with this path: the framework names those of the first one only."""
+    """Methods of all routes with this path: the framework lists only those of the first route."""
     found = [route for route in app.routes if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE]
     return sorted({method for route in found for method in route.methods or ()})
 
 
 def application(gateway: Gateway, families: Sequence[Family]) -> ASGIApp:
-    """What the server runs."""
+    """The ASGI application that the server runs."""
     app = described(families)
     app.state.gateway = gateway
     guard = Guard(app, gateway, list(families))
@@ -115,7 +115,7 @@ def application(gateway: Gateway, families: Sequence[Family]) -> ASGIApp:
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The document. `Any` because JSON has no schema."""
+    """Build the OpenAPI document. `Any` because JSON has no schema."""
     document = get_openapi(title=app.title, version=app.version, routes=app.routes, description=app.description)
     schemas: dict[str, Any] = document.setdefault("components", {}).setdefault("schemas", {})
     for model in (TaskSpec, ProblemBody):
@@ -126,7 +126,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
     if (operation := document["paths"].pop("/v1/jobs/{verb}", None)) is not None:
         for verb, job in JOBS.items():
             document["paths"][f"/v1/jobs/{verb}"] = _of_verb(operation, schemas, verb, job, None)
-    schemas["TaskSpec"]["required"].remove("tenant")  # the key's, or that of ?tenant=NAME
+    schemas["TaskSpec"]["required"].remove("tenant")  # it comes from the key or from ?tenant=NAME
     for operations in document["paths"].values():
         for operation in operations.values():
             _complete(operation)
@@ -138,7 +138,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 
 def _describe(model: type[BaseModel], schemas: dict[str, Any], *, is_answer: bool = False) -> dict[str, str]:
-    """Add the model's schema, and those that it refers to; a reference to it."""
+    """Add the schemas of a model and of everything that it refers to; return a reference to it."""
     schema = model.model_json_schema(ref_template=REFERENCE, mode="serialization" if is_answer else "validation")
     for name, one in {**schema.pop("$defs", {}), model.__name__: schema}.items():
         schemas.setdefault(name, one)
@@ -159,7 +159,7 @@ def _of_verb(
 
 
 def _complete(operation: dict[str, Any]) -> None:
-    """Add what a route need not say of itself: parameters may be wrong wherever there is a caller, and a body wherever there is one."""
+    """Add the errors that every route has: 400 for parameters if it has a caller, and body errors if it has a body."""
     answers = operation["responses"]
     likely = {400} if operation.get("security") else set[int]()
     likely |= {408, 413, 415} if "requestBody" in operation else set[int]()
@@ -177,7 +177,7 @@ def _correct(answers: dict[str, Any]) -> None:
 
 
 def _share(answers: dict[str, Any], shared: dict[str, Any]) -> None:
-    """Refer to problems, which are the same wherever they have one status, in place of repeating them."""
+    """Replace problem responses by references, as they are equal for one status."""
     for status, answer in answers.items():
         if MEDIA_TYPE in answer.get("content", {}):
             name = answer["description"].title().replace(" ", "")
@@ -186,7 +186,7 @@ def _share(answers: dict[str, Any], shared: dict[str, Any]) -> None:
 
 
 class Forwarded:
-    """Sets the client, the scheme and the prefix of the path as a named proxy says."""
+    """Sets client, scheme and path prefix from the headers of a trusted proxy."""
 
     def __init__(self, app: ASGIApp, proxies: Sequence[str]) -> None:
         self._app = app
@@ -213,6 +213,6 @@ class Forwarded:
         return any(found in proxy for proxy in self._proxies)
 
     def _sender(self, forwarded: Sequence[str]) -> str | None:
-        """The last address that no named proxy has: those before it are what the client says of itself."""
+        """The last address that is no trusted proxy: those before it are claims of the client."""
         addresses = [address.strip() for line in forwarded for address in line.split(",") if address.strip()]
         return next((address for address in reversed(addresses) if not self._is_named(address)), None)

@@ -1,4 +1,4 @@
-"""Downloads: parts of a blob, fetched in order and compared with the digest before the last byte, as an answer with Range and ETag."""
+"""Downloads a blob in parts as an answer with Range and ETag; the digest is checked before the last byte is sent."""
 
 import asyncio
 import hashlib
@@ -23,7 +23,7 @@ from common.messages.asks import CHUNK_BYTES
 from gateway_svc.problems import Problem
 
 AHEAD = 4
-"""Maximum parts that are fetched concurrently; a download holds no more of the blob."""
+"""Maximum parts fetched concurrently, which bounds the memory of a download."""
 BLOCK = tarfile.BLOCKSIZE
 MAX_FILES = 100
 _RANGE = re.compile(r"^bytes=(\d*)-(\d*)$")
@@ -31,12 +31,12 @@ TAR = "application/x-tar"
 
 
 class Unsatisfiable(Exception):
-    """A range that begins behind the end."""
+    """A range that begins after the end."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """Bytes `first` to `last`, both included."""
+    """Byte range from `first` to `last`, both inclusive."""
 
     first: int
     last: int
@@ -47,7 +47,7 @@ class Span:
 
 
 def requested_span(header: str | None, size: int) -> Span | None:
-    """The one range that is requested; None for the whole, also where the header is none that is served. Raises: Unsatisfiable."""
+    """The requested byte range; None for the whole, also if the header is unsupported. Raises: Unsatisfiable."""
     found = _RANGE.match(header.strip()) if header else None
     if found is None or found.groups() == ("", ""):
         return None
@@ -64,30 +64,30 @@ def requested_span(header: str | None, size: int) -> Span | None:
 
 @dataclass(frozen=True)
 class Source:
-    """A stored blob, which is read a part at a time."""
+    """A stored blob, read in parts."""
 
     name: str
     size_bytes: int
     digest: str
-    """SHA-256."""
+    """SHA-256, in hexadecimal digits."""
     part: Callable[[int], Awaitable[bytes]]
-    """The part at an offset, a multiple of CHUNK_BYTES. Raises: ClientError for one of another size; NoAnswer."""
+    """Fetches the part at an offset, a multiple of CHUNK_BYTES. Raises: ClientError if it has the wrong size; NoAnswer."""
 
 
 def adapter_source(door: Door, adapter: AdapterRef) -> Source:
-    """The tar of an adapter."""
+    """Source of an adapter's tar."""
     return Source(adapter.name, adapter.blob.size_bytes, adapter.blob.sha256, partial(fetch_part, door, adapter.task, adapter))
 
 
 def file_source(door: Door, file: StoredFile) -> Source:
-    """A tenant's file."""
+    """Source of a tenant's file."""
     return Source(file.file, file.size_bytes, file.digest, partial(fetch_file_part, door, file))
 
 
 async def bytes_of(source: Source, sent: Span, *, is_checked: bool) -> AsyncGenerator[bytes]:
-    """A span of the blob. Raises: ClientError; NoAnswer.
+    """Yield the bytes of a span. Raises: ClientError; NoAnswer.
 
-    `is_checked`: the whole blob is read, and the last bytes of the span are held back until its digest is the announced one.
+    `is_checked`: read the whole blob, and hold back the last bytes of the span until the digest is verified.
     """
     digest, held = hashlib.sha256(), b""
     async with aclosing(_parts(source, Span(0, source.size_bytes - 1) if is_checked else sent)) as parts:
@@ -104,13 +104,13 @@ async def bytes_of(source: Source, sent: Span, *, is_checked: bool) -> AsyncGene
 
 
 async def files_of(adapter: Source) -> dict[str, Span]:
-    """Files in an adapter's blob, an uncompressed tar, found by its headers alone. Raises: ClientError; NoAnswer."""
+    """Files in an adapter's blob, an uncompressed tar, by name; only its headers are read. Raises: ClientError; NoAnswer."""
     found, offset = dict[str, Span](), 0
     while offset + BLOCK <= adapter.size_bytes and len(found) < MAX_FILES:
         header = b"".join([part async for part in bytes_of(adapter, Span(offset, offset + BLOCK - 1), is_checked=False)])
         try:
             info = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
-        except (tarfile.HeaderError, UnicodeError):  # the blocks of zeros at the end
+        except (tarfile.HeaderError, UnicodeError):  # the zero blocks at the end
             return found
         offset += BLOCK
         if info.isreg() and info.size > 0:
@@ -120,7 +120,7 @@ async def files_of(adapter: Source) -> dict[str, Span]:
 
 
 async def _parts(source: Source, wanted: Span) -> AsyncGenerator[tuple[int, bytes]]:
-    """Whole parts with their offsets, in order. Raises: as `Source.part`."""
+    """Yield (offset, bytes) of whole parts in order. Raises: as `Source.part`."""
 
     async def fetch(offset: int) -> tuple[int, bytes]:
         return offset, await source.part(offset)
@@ -140,7 +140,7 @@ async def _parts(source: Source, wanted: Span) -> AsyncGenerator[tuple[int, byte
 
 
 class Closing(StreamingResponse):
-    """Closes its generator when the client has gone."""
+    """Streaming answer that closes its generator when the client disconnects."""
 
     def __init__(self, first: bytes, rest: AsyncGenerator[bytes], status: int, headers: dict[str, str], media_type: str) -> None:
         async def whole() -> AsyncGenerator[bytes]:
@@ -157,12 +157,12 @@ class Closing(StreamingResponse):
 
 
 def adapter_headers(name: str) -> dict[str, str]:
-    """Of a download of an adapter, or of a file of it: a version is never another one. `name`: of the file that a browser writes."""
+    """Headers of an adapter download, which never changes. `name`: file name suggested to browsers."""
     return {"Cache-Control": "private, immutable, max-age=31536000", "Content-Disposition": f'attachment; filename="{name}"'}
 
 
 async def download(request: Request, source: Source, wanted: Span, headers: Mapping[str, str], *, media_type: str) -> Response:
-    """A span of a blob, or the whole, as far as the request wants it. `headers`: of the answer. Raises: Problem; ClientError; NoAnswer."""
+    """Answer with a span of a blob, reduced to the requested range. `headers`: to add. Raises: Problem; ClientError; NoAnswer."""
     etag = f'"{source.digest}"' if wanted.size == source.size_bytes else f'"{source.digest}-{wanted.first}"'
     answered = {**headers, "ETag": etag, "Accept-Ranges": "bytes"}
     if etag in [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]:
@@ -178,5 +178,5 @@ async def download(request: Request, source: Source, wanted: Span, headers: Mapp
         answered["Content-Range"] = f"bytes {span.first}-{span.last}/{wanted.size}"
     answered["Content-Length"] = str(sent.size)
     parts = bytes_of(source, sent, is_checked=span is None)
-    first = await anext(parts, b"")  # so that an error before the first byte has a status of its own
+    first = await anext(parts, b"")  # fetched first, so that an early error gets its own status
     return Closing(first, parts, 200 if span is None else 206, answered, media_type)

@@ -1,4 +1,4 @@
-"""Problems as answers, `application/problem+json`, and families of routes that answer them in one shape."""
+"""Problems as answers, `application/problem+json`, and families of routes that render problems in one shape."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ MEDIA_TYPE = "application/problem+json"
 
 class WrongField(BaseModel):
     field: str
-    """Path in the body, or name of a parameter; empty where the whole request is meant."""
+    """Path in the body, or name of a parameter; empty if the error is about the whole request."""
     reason: str
 
 
@@ -46,19 +46,19 @@ def problem_json(problem: Problem) -> Response:
 
 
 def as_problem(error: Exception) -> Problem | None:
-    """The problem that an error is, of the framework's too; None for a bug."""
+    """The problem for an exception, also for FastAPI's own; None for a bug."""
     if isinstance(error, RequestValidationError):
         return wrong_fields_of(without_part(error))
     if isinstance(error, HTTPException):
-        if isinstance(error.__cause__, Problem):  # FastAPI's own error for whatever a body's reader raises
+        if isinstance(error.__cause__, Problem):  # FastAPI wraps every exception of a body's reader
             return error.__cause__
         return _framework_problem(error)
     return problem_of(error)
 
 
 def forget_frames(error: BaseException | None) -> None:
-    """Of an error that is answered, and of those that led to it. FastAPI's frames hold it, and the body: only a full collection of garbage,
-    which a busy process puts off, would free them."""
+    """Drop the tracebacks of an answered error and of its causes. FastAPI's frames reference the error and the body, and only a full
+    garbage collection, which a busy process delays, would free them."""
     while error is not None:
         error.__traceback__ = None
         if error.__cause__ is not error.__context__:
@@ -67,7 +67,7 @@ def forget_frames(error: BaseException | None) -> None:
 
 
 def without_part(error: RequestValidationError) -> list[ErrorDetails]:
-    """Its errors; their places begin with the part of the request there: `body`, `query`, …"""
+    """Errors of a request with the part of the request (`body`, `query`, …) removed from their locations."""
     details: Sequence[ErrorDetails] = error.errors()
     return [{**detail, "loc": detail["loc"][1:]} for detail in details]
 
@@ -79,7 +79,7 @@ def _framework_problem(error: HTTPException) -> Problem:
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Documentation of a route's errors."""
+    """OpenAPI responses for error statuses of a route."""
     described = {"model": ProblemBody, "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemBody"}}}}
     return {status: described | {"description": HTTPStatus(status).phrase} for status in statuses}
 
@@ -90,10 +90,10 @@ Render = Callable[[Problem], Response]
 @dataclass(frozen=True)
 class Family:
     router: APIRouter
-    """Its routes want `route_class=StrictRoute` where they take JSON."""
+    """Routes that take JSON need `route_class=StrictRoute`."""
     render: Render = problem_json
-    """An error of these routes, as an answer."""
+    """Renders an error of these routes as an answer."""
     paths: tuple[str, ...] = ()
-    """Beginnings of the paths whose errors it renders, also where no route is found; one that renders as most do needs none."""
+    """Path prefixes whose errors it renders, even if no route matches; not needed for the default rendering."""
     body_bytes: Mapping[str, int] = field(default_factory=dict)
-    """Beginning of a path → maximum bytes of its bodies, in place of the general limit."""
+    """Path prefix → maximum body bytes, which replaces the general limit."""

@@ -1,4 +1,4 @@
-"""Server-sent events, and other work, which end when the client goes, its key ends, or the gateway does."""
+"""Server-sent events, and other work, which end when the client disconnects, its key ends, or the gateway stops."""
 
 import asyncio
 import json
@@ -20,16 +20,16 @@ from gateway_svc.http.gateway import Drain
 from gateway_svc.problems import Problem, unauthorized
 
 COMMENT_EVERY_S = 15.0
-"""Seconds without an event after which a comment is sent, so that proxies keep the connection, and a client that has gone is noticed."""
+"""Seconds without an event after which a comment is sent: proxies keep the connection open, and a disconnected client is noticed."""
 SEND_S = 30.0
-"""Seconds in which a client takes what is sent; one that does not has gone. It is noticed where a comment would be due."""
+"""Maximum seconds for a client to receive a write before it counts as disconnected; checked when a comment would be due."""
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 DRAINING = Problem(503, "Unavailable", "this replica ends; connect again", "draining")
 
 log = structlog.get_logger()
 T = TypeVar("T")
 GONE = 499
-"""Status in the log of a request whose client has gone; nobody reads the answer."""
+"""Logged status of a request whose client disconnected; no client reads that answer."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Sse:
     """One server-sent event."""
 
     data: str
-    """JSON on one line, or a word."""
+    """JSON on one line, or a plain word."""
     event: str | None = None
     id: str | None = None
 
@@ -49,18 +49,18 @@ class Sse:
 
 
 def error_event(problem: Problem) -> Sse:
-    """An error that ends a stream."""
+    """Event for an error that ends a stream."""
     return Sse(json.dumps({"status": problem.status, "code": problem.code, "detail": problem.detail}), event="error")
 
 
 @dataclass(frozen=True)
 class Ends:
-    """What ends a stream besides its last event."""
+    """Events that end a stream besides its own last event."""
 
     caller: Caller
     drain: Drain
     is_resumable: bool
-    """Whether a client that is cut off goes on elsewhere: then the stream ends as soon as the gateway begins to drain."""
+    """Whether a disconnected client can continue on another replica: the stream then ends as soon as the gateway begins to drain."""
 
     def events(self) -> list[tuple[asyncio.Event, Problem]]:
         drain = self.drain.began if self.is_resumable else self.drain.overdue
@@ -68,9 +68,9 @@ class Ends:
 
 
 class EventStream(Response):
-    """Sends what a generator yields.
+    """Sends the events that a generator yields.
 
-    The generator begins, and is closed, while the response is sent: what it acquires by itself is released whenever the client goes.
+    The generator starts and is closed while the response is sent, so its resources are released even if the client disconnects.
     """
 
     media_type = "text/event-stream"
@@ -109,7 +109,7 @@ class EventStream(Response):
     async def _watch(
         self, pump: asyncio.Task[None], gone: asyncio.Task[None], ends: Mapping[asyncio.Task[None], Problem], send: Send
     ) -> None:
-        """Until the stream has ended. Raises: TimeoutError when the client takes nothing."""
+        """Send comments and watch for an end, until the stream has ended. Raises: TimeoutError if the client does not receive data."""
         while not (gone.done() or pump.done()):
             done, _ = await asyncio.wait({pump, gone, *ends}, timeout=self._comment_every_s, return_when=asyncio.FIRST_COMPLETED)
             if (problem := next((ends[end] for end in done if end in ends), None)) is not None and not pump.done():
@@ -139,13 +139,13 @@ class EventStream(Response):
                 await self._send(send, self._error(problem).encode())
 
     async def _send(self, send: Send, body: bytes) -> None:
-        """Without a timer, which would cost as much as the sending: `_watch` looks."""
+        """Send without a timer, which would cost as much as the sending: `_watch` checks the time."""
         self._sent_at = self._sending_since = time.monotonic()
         await send({"type": "http.response.body", "body": body, "more_body": True})
         self._sending_since = None
 
     async def _send_in_time(self, send: Send, body: bytes, *, more: bool = True) -> None:
-        """Raises: TimeoutError when the client does not take it."""
+        """Send within SEND_S seconds. Raises: TimeoutError if the client does not receive it."""
         async with asyncio.timeout(SEND_S):
             await send({"type": "http.response.body", "body": body, "more_body": more})
         self._sent_at = time.monotonic()
@@ -156,13 +156,13 @@ async def _set(event: asyncio.Event) -> None:
 
 
 async def _disconnection(receive: Receive) -> None:
-    """Returns when the client has gone; the body must have been read."""
+    """Wait until the client disconnects; the body must have been read before."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def while_connected(request: Request, ends: Ends, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled when the client goes, its key ends, or the gateway does. Raises: Problem; as `work`."""
+    """Result of `work`, which is cancelled if the client disconnects, its key ends, or the gateway stops. Raises: Problem; as `work`."""
     doing = asyncio.create_task(work)
     gone = Problem(GONE, "Client closed the request", "the client has gone", "client_gone")
     stops = {asyncio.create_task(_disconnection(request.receive)): gone}

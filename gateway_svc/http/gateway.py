@@ -1,4 +1,4 @@
-"""Gateway: what all routes have in common, the caller of a request, and the drain, in which requests in flight take part."""
+"""Gateway: dependencies of all routes, the caller of a request, and the drain of requests in flight."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
@@ -29,20 +29,20 @@ from gateway_svc.settings import GatewaySettings
 from gateway_svc.web.session import Sessions
 
 LAST_S = 2.0
-"""Seconds of the drain's time that are left for the last error events to be sent."""
+"""Seconds at the end of the drain reserved for sending the last error events."""
 BEARER = HTTPBearer(auto_error=False, scheme_name="key", description="A key, `mk-…`; not needed on a server without keys.")
 READING = ("GET", "HEAD", "OPTIONS")
 ASKS = "/v1/ask/"
-"""Beginning of paths that read though their method is POST."""
+"""Path prefix of requests that only read, although their method is POST."""
 PATIENCE_S = 4.0
-"""Seconds over which a question is repeated while no scheduler answers; then the client repeats its request."""
+"""Seconds for which a question is retried while no scheduler answers; after that the client has to retry."""
 T = TypeVar("T")
 
 
 class Drain:
-    """Counts requests in flight, and ends them.
+    """Counts requests in flight, and ends them at shutdown.
 
-    `began`: new requests are refused, and streams that a client resumes elsewhere end. `overdue`: all others end with an error.
+    `began`: new requests are refused, and streams that a client can resume elsewhere end. `overdue`: all others end with an error.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Drain:
 
     @contextmanager
     def request(self) -> Generator[None]:
-        """A request in flight."""
+        """Count a request as in flight inside the block."""
         self.in_flight += 1
         self._idle.clear()
         try:
@@ -83,28 +83,28 @@ class Drain:
 
 @dataclass(frozen=True)
 class Gateway:
-    """What a route may use; `gateway_of` finds it."""
+    """Dependencies of routes; `gateway_of` finds it."""
 
     settings: GatewaySettings
     bus: Bus
-    """The gateway's own connection; everything that a user asks for goes through `Caller.door`."""
+    """The gateway's own connection; requests of users go through `Caller.door`."""
     access: Access
     health: Health
     sampler: Sampler
     texts: Texts | None = None
-    """None: tokens are shown as ids."""
+    """Texts of tokens; None: tokens are shown as ids."""
     bases: BaseModels | None = None
-    """None: the scheduler is asked for each name."""
+    """Cache of base models; None: the scheduler is asked for each name."""
     drain: Drain = field(default_factory=Drain)
 
     @cached_property
     def limiter(self) -> Limiter:
-        """Its `run` must run."""
+        """Rate limiter; its `run` must be running."""
         return Limiter(self.bus, self.settings)
 
     @cached_property
     def sessions(self) -> Sessions:
-        """Of browsers. Without a secret of its own they are sealed by the gateway's key, which its replicas have in common."""
+        """Sessions of browsers. Without a configured secret they are encrypted with the gateway's NATS key, which all replicas share."""
         creds = self.settings.nats_creds
         return Sessions(self.settings.session_secret or (creds.read_text() if creds is not None else None))
 
@@ -118,28 +118,30 @@ def gateway_of(request: Request) -> Gateway:
 async def entered(
     request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
 ) -> AsyncGenerator[Caller]:
-    """The sender of the request, until it is answered. Raises: Unauthorized; Unavailable."""
+    """Yield the sender of the request until it is answered. Raises: Unauthorized; Unavailable."""
     bearer = credentials.credentials if credentials is not None else None
     async with gateway_of(request).access.entered(bearer) as caller:
         yield replace(caller, door=caller.door.of(caller.tenant, patience_s=PATIENCE_S))
 
 
 async def token_texts(gateway: Gateway, answer: SamplesAnswer) -> TokenTexts | None:
-    """Texts of all tokens of an answer, one after the other; None where no replica gives them."""
+    """Concatenated texts of all tokens of an answer; None if no replica provides them."""
     if gateway.texts is None or answer.samples is None:
         return None
     return await gateway.texts.of(answer.samples.pool, answer.task, all_ids(answer))
 
 
 Sender = Annotated[Caller, Depends(entered)]
-"""The sender, as its key says."""
+"""The sender, as authenticated by its key."""
 
 
 async def acting(
     request: Request, sender: Sender, tenant: Annotated[Name | None, Query(description="Whose data it is about; for admins only.")] = None
 ) -> Caller:
-    """The sender, or a tenant that an admin names; the request counts for the tenant. Raises: Problem when another names one, and where
-    a limit is met."""
+    """The sender, or acting for the tenant that an admin names; the request counts against the tenant's limits.
+
+    Raises: Problem if another role names a tenant, or a limit is reached.
+    """
     caller = sender
     if tenant is not None and tenant != sender.tenant:
         if sender.role != "admin":
@@ -150,7 +152,7 @@ async def acting(
 
 
 async def count_request(request: Request, caller: Caller) -> None:
-    """Count the request for the tenant that it is about, if any. Raises: Problem where a limit is met."""
+    """Count the request for the caller's tenant, if there is one. Raises: Problem if a limit is reached."""
     if caller.tenant is not None:
         limiter = gateway_of(request).limiter
         is_read = request.method in READING or request.url.path.startswith(ASKS)
@@ -158,21 +160,21 @@ async def count_request(request: Request, caller: Caller) -> None:
 
 
 Acting = Annotated[Caller, Depends(acting)]
-"""The sender, acting for the tenant that it named, where it is an admin."""
+"""The sender, acting for the tenant that it named if it is an admin."""
 
 
 def note_standings(request: Request, found: Mapping[Rate, Standing]) -> None:
-    """Where rates stand, for the headers of the answer."""
+    """Store the state of rate limits for the headers of the answer."""
     request.state.rates = {**getattr(request.state, "rates", {}), **found}
 
 
 def check_job(caller: Caller, verb: str) -> None:
-    """Raises: Problem naming the roles that may send such a job. NATS refuses it too."""
+    """Raises: Problem that names the roles that may send this job. NATS refuses it too."""
     _check_role(caller, roles_of_job(verb))
 
 
 def check_question(caller: Caller, verb: str) -> None:
-    """Raises: Problem naming the roles that may ask so."""
+    """Raises: Problem that names the roles that may ask this question."""
     _check_role(caller, roles_of_question(verb))
 
 
@@ -182,20 +184,20 @@ def _check_role(caller: Caller, permitted: list[Role]) -> None:
 
 
 def tenant_of(caller: Caller) -> str:
-    """The tenant that a new thing belongs to. Raises: Problem when an admin named none."""
+    """Tenant that a new object belongs to. Raises: Problem if an admin named none."""
     if caller.tenant is None:
         raise Problem(400, "Invalid request", "name the tenant, with ?tenant=NAME", "tenant_required")
     return caller.tenant
 
 
 def check_name(name: str, *, is_new: bool = False) -> None:
-    """Raises: Problem for what cannot be such a name."""
+    """Raises: Problem for an invalid name: 404, or 400 if `is_new`."""
     if not is_name(name):
         raise invalid(FieldError("name", RULE)) if is_new else not_found()
 
 
 def only_one(caller: Caller, found: Sequence[T]) -> T:
-    """Raises: Problem where there is none, or an admin names no tenant and several have one."""
+    """The only element of `found`. Raises: Problem if there is none, or several tenants have one and an admin named none."""
     if not found:
         raise not_found()
     if len(found) > 1:

@@ -1,4 +1,4 @@
-"""What holds for every request: its id, the limits of its body, its sender's pace, and the gateway's drain."""
+"""Checks and limits for every request: its id, the limits of its body, its sender's pace, and the gateway's drain."""
 
 import asyncio
 import re
@@ -22,16 +22,16 @@ from gateway_svc.limits.refusals import headers_of, too_busy
 from gateway_svc.problems import Problem
 
 MIN_RATE = 16 * 1024
-"""Bytes a second that a body must come with, on average, beyond the general time limit."""
+"""Minimum bytes per second of a body, on average, after the general time limit."""
 DISCARDED = 8 * 1024 * 1024
-"""Bytes that are read of a body that is too large, and DISCARD_S the maximum seconds for it."""
+"""Maximum bytes of an oversized body that are read and discarded; DISCARD_S is the maximum seconds for it."""
 DISCARD_S = 2.0
 SHORT_BODY = 64 * 1024
-"""Bytes of a body that is complete before its request begins: one that dribbles keeps no other of its sender waiting."""
+"""Maximum size of a body that is read before its request begins: a slow body then blocks no other request of its sender."""
 MALFORMED = 25
-"""How many times its processor time a long body costs its sender that is none which its route takes: programs send few of them."""
+"""Factor on the processor time charged for a long body that its route rejects: programs send few of them."""
 OVERDUE = "overdue"
-"""Sender of all requests whose bodies came too slowly."""
+"""Sender that all requests with overdue bodies are counted for."""
 HEALTH = ("/healthz", "/readyz")
 _HOST = re.compile(r"^\[?(?P<name>[^\]]*?)\]?(:\d+)?$")
 
@@ -40,7 +40,7 @@ log = structlog.get_logger()
 
 
 class Guard:
-    """The outermost application."""
+    """The outermost ASGI application."""
 
     def __init__(self, app: ASGIApp, gateway: Gateway, families: list[Family], pacing: PreparationSlots | None = None) -> None:
         self._app = app
@@ -78,11 +78,11 @@ class Guard:
                     _log(scope, sent.status, time.monotonic() - began)
 
     def render(self, path: str, problem: Problem) -> Response:
-        """A problem in the shape of the family that the path belongs to."""
+        """Render a problem in the shape of the path's family."""
         return (_longest(self._renders, path) or problem_json)(problem)
 
     def _sender(self, scope: Scope, headers: Headers) -> str:
-        """The key, whether it is valid or not; without keys, tenants are named in the query."""
+        """The sender's identity for pacing: its key, valid or not; without keys, the query string, which names the tenant."""
         if self._gateway.settings.nats_creds is None:
             return scope["query_string"].decode("latin-1")
         return headers.get("authorization") or headers.get("cookie", "")
@@ -91,13 +91,13 @@ class Guard:
         return _longest(self._limits, path) or self._gateway.settings.body_bytes
 
     def _check(self, scope: Scope, headers: Headers, *, is_health: bool) -> None:
-        """Raises: Problem for a request that no route may get."""
+        """Raises: Problem for a request that no route may get: the gateway drains, or a browser sends it from another site."""
         if self._gateway.drain.began.is_set() and not is_health:
             refusal = {"Retry-After": "1", "Connection": "close"}
             raise Problem(503, "Unavailable", "this replica ends; send the request again", "draining", headers=refusal)
         host = _HOST.match(headers.get("host", ""))
         if self._gateway.settings.nats_creds is None and (host is None or not is_loopback(host["name"])):
-            # Without keys, a page whose name leads to this machine (DNS rebinding) would be an admin.
+            # Without keys, a web page whose host name resolves to this machine (DNS rebinding) would be an admin.
             raise Problem(421, "Misdirected request", "without keys, the door has only names of this machine", "misdirected")
         if self._gateway.settings.nats_creds is None and scope["method"] not in READING:
             check_site(headers, self._gateway.settings.cors_origins)
@@ -108,7 +108,7 @@ class Guard:
             log.error("request_crashed", exc_info=error)
             problem = Problem(500, "Internal error", "the gateway's log has the reason under the id in x-request-id", "internal")
         if problem.status == 408 and sent.place is None:
-            # Thousands of clients that dribble are overdue in one moment. A turn of the loop has few of them, and others' requests go on.
+            # Thousands of slow clients may become overdue in one moment. Pacing spreads them over turns of the loop; others continue.
             sent.place = await self._pacing.begin(OVERDUE)
             await asyncio.sleep(0)
         if sent.status is None:
@@ -116,33 +116,33 @@ class Guard:
 
 
 def head_of(path: str) -> str:
-    """The beginning that a family's routes have in common: `/v1/tasks` of `/v1/tasks/{task}`."""
+    """Path prefix shared by a family's routes: `/v1/tasks` of `/v1/tasks/{task}`."""
     return "/".join(path.split("/")[:3])
 
 
 def check_site(headers: Headers, origins: Collection[str] = ()) -> None:
-    """Raises: Problem for what a browser sends for a page of another site, unless the page is of one of these origins."""
+    """Raises: Problem for a request that a browser sends from another site, unless its origin is in `origins`."""
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and headers.get("origin") not in origins:
         raise Problem(403, "Not permitted", "a page of another site sends this", "cross_site")
 
 
 def _longest(by_path: Mapping[str, T], path: str) -> T | None:
-    """The value of the longest beginning of the path."""
+    """Value of the longest prefix of `path`; None if there is none."""
     found = [start for start in by_path if path == start or path.startswith(f"{start}/")]
     return by_path[max(found, key=len)] if found else None
 
 
 class _Sent:
-    """Adds the request's id and its rates to the answer, and notes its status."""
+    """Adds the request's id and its rate limits to the answer, and records its status."""
 
     def __init__(self, send: Send, body: "_Body", state: dict[str, Any]) -> None:
-        """`state`: the request's, in which its route notes where rates stand. `Any`: the framework's."""
+        """`state`: the request's, where its route stores the state of rate limits. `Any`: the framework's."""
         self._send = send
         self._body = body
         self._state = state
         self.status: int | None = None
         self.place: PreparationSlot | None = None
-        """Among the sender's requests that are prepared; None: not yet."""
+        """Slot among the sender's requests in preparation; None: not taken yet."""
         self.meter: Meter | None = None
 
     def leave(self) -> None:
@@ -163,7 +163,7 @@ class _Sent:
 
 
 class _Body:
-    """The body of a request, bounded in size and time."""
+    """The body of a request, limited in size and time."""
 
     def __init__(self, receive: Receive, headers: Headers, limit: int, timeout_s: float) -> None:
         self._receive: Callable[[], Awaitable[Message]] = receive
@@ -174,19 +174,19 @@ class _Body:
         self.size = 0
         self._is_read = False
         self._held: Message | None = None
-        """A body that is complete, and not taken yet."""
+        """A complete body that has not been consumed yet."""
 
     def check_announced(self) -> None:
-        """Raises: Problem before anything is read of a body that is too large."""
+        """Raises: Problem if the announced size is too large, before anything is read."""
         announced = self._headers.get("content-length", "")
         if announced.isdigit() and int(announced) > self._limit:
             raise self._too_large()
 
     async def complete_if_short(self) -> None:
-        """Wait for a short body, which is then held. Raises: Problem when it comes too slowly."""
+        """Read and hold a short body. Raises: Problem if it arrives too slowly."""
         announced = self._headers.get("content-length", "")
         is_short = announced.isdigit() and 0 < int(announced) <= SHORT_BODY
-        if not is_short or "expect" in self._headers:  # a client that waits for permission may be refused before
+        if not is_short or "expect" in self._headers:  # a client that waits for `100 Continue` may be refused before
             return
         parts = list[bytes]()
         while self._held is None:
@@ -196,11 +196,11 @@ class _Body:
                 self._held = {**message, "body": b"".join(parts)} if message["type"] == "http.request" else message
 
     async def __call__(self) -> Message:
-        """Raises: Problem when the body is too large, or comes too slowly."""
+        """Next message of the body. Raises: Problem if the body is too large or too slow."""
         if self._held is not None:
             held, self._held = self._held, None
             return held
-        if self._is_read:  # what comes now is that the client has gone
+        if self._is_read:  # the next message is the disconnection
             return await self._receive()
         left_s = self._began + self._timeout_s + self.size / MIN_RATE - time.monotonic()
         try:
@@ -216,9 +216,9 @@ class _Body:
         return message
 
     async def discard(self) -> None:
-        """Read what was refused unread, and some more than the limit: closing a connection while bytes come resets it, and the client
+        """Read and drop the rest of a refused body, up to DISCARDED bytes: closing a connection with unread data resets it, and the client
         never sees the answer."""
-        if "expect" in self._headers:  # the client waits for permission to send it
+        if "expect" in self._headers:  # the client waits for `100 Continue` before it sends the body
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(DISCARD_S):
@@ -233,6 +233,6 @@ class _Body:
 
 
 def _log(scope: Scope, status: int | None, took_s: float) -> None:
-    """The route's pattern, not the path: logs name no task."""
+    """Log the route's pattern, not the path, so that logs contain no task ids."""
     route = getattr(scope.get("route"), "path", None)
     log.info("http_request", method=scope["method"], route=route, status=status, took_s=round(took_s, 4))

@@ -1,4 +1,4 @@
-"""What routes in OpenAI's shape have in common: bodies, errors, whole answers and streams."""
+"""Shared by routes in OpenAI's shape: bodies, errors, whole answers and streams."""
 
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
@@ -26,15 +26,15 @@ from gateway_svc.openai.sampling.counting import Head
 from gateway_svc.problems import Problem
 
 MODEL_HEADER = "x-marlaas-model"
-"""Header with the exact name of the model that answers."""
+"""Header with the exact name of the answering model."""
 DONE = Sse("[DONE]")
 PAID = (GONE, 401)
-"""Statuses of whole answers that are booked nonetheless: the client, or the end of its key, has cut what was sampled for it."""
+"""Statuses of whole answers that are still billed: the client, or the end of its key, interrupted sampling."""
 Numbered = tuple[int, ServedDelta]
 
 
 class OpenAIRoute(StrictRoute):
-    """Names what a request has wrong as OpenAI does."""
+    """Route that names invalid fields of a request as OpenAI does."""
 
     def no_parameter(self, name: str, reason: str) -> Problem:
         return unsupported(name, reason)
@@ -62,7 +62,7 @@ def json_answer(answer: BaseModel, *, status: int = 200, headers: Mapping[str, s
 
 
 def error_event(problem: Problem) -> Sse:
-    """An error that ends a stream; the client raises it."""
+    """Event for an error that ends a stream; OpenAI's client raises it."""
     return Sse(error_answer(problem).model_dump_json())
 
 
@@ -71,7 +71,7 @@ def chunk(answer: BaseModel) -> Sse:
 
 
 def responses(answer: type[BaseModel], *statuses: int, is_streamed: bool = False) -> dict[int | str, dict[str, Any]]:
-    """Documentation of a route's answers. `is_streamed`: whether it may be a stream of events too."""
+    """OpenAPI responses of a route. `is_streamed`: whether the answer may also be a stream of events."""
     errors = {status: {"model": ErrorAnswer, "description": HTTPStatus(status).phrase} for status in statuses}
     content = {"content": {"text/event-stream": {"schema": {"type": "string"}}}} if is_streamed else {}
     return {200: {"model": answer, "description": "The answer.", **content}, **errors}
@@ -79,19 +79,19 @@ def responses(answer: type[BaseModel], *statuses: int, is_streamed: bool = False
 
 @dataclass(frozen=True)
 class Sampling:
-    """The sampling that one request has begun."""
+    """The sampling started for one request."""
 
     request: Request
     caller: Caller
     target: Target
     deltas: AsyncGenerator[Numbered]
     held: list[ServingEnded] = field(default_factory=list[ServingEnded])
-    """Of a whole answer what to book, once it is known whether the client gets it."""
+    """Usage of a whole answer, booked once it is known whether the client receives the answer."""
 
     @classmethod
     async def of(cls, request: Request, caller: Caller, model: str, choices: list[Choice], *, is_whole: bool) -> "Sampling":
-        """Raises: Problem when there is no such model or tenant, the role may not spend, or a budget is used up."""
-        check_job(caller, "submit")  # both cost the tenant
+        """Start sampling. Raises: Problem if the model or tenant does not exist, the role may not spend, or a budget is used up."""
+        check_job(caller, "submit")  # sampling spends the tenant's money, as a task does
         gateway = gateway_of(request)
         target = (await resolve(caller.door, model, gateway.bases)).target(caller)
         exists = target.adapter is not None or caller.role != "admin"
@@ -100,7 +100,7 @@ class Sampling:
         held: list[ServingEnded] = []
         key, booked_later = caller.key or None, held if is_whole else None
         deltas = sampled(gateway.sampler, choices, target, request=request.state.request_id, key=key, held=booked_later)
-        request.state.place.leave()  # what is left is to wait for samplers
+        request.state.place.leave()  # from here on it only waits for samplers
         bounded = gateway.limiter.bounded(deltas, choices, caller, target.tenant, lambda found: note_standings(request, found))
         return cls(request, caller, target, bounded, held)
 
@@ -117,7 +117,7 @@ class Sampling:
         return Ends(self.caller, gateway_of(self.request).drain, is_resumable=False)
 
     async def whole(self, work: Coroutine[Any, Any, list[list[ServedDelta]]]) -> list[list[ServedDelta]]:
-        """All deltas, unless the client goes before. A client that is answered with an error pays nothing. Raises: Problem."""
+        """Collect all deltas. A client that gets an error answer is not billed. Raises: Problem; also if the client disconnects."""
         try:
             return await while_connected(self.request, self.ends, work)
         except BaseException as error:
@@ -135,7 +135,7 @@ class Sampling:
         first: Iterable[Sse] = (),
         error: Callable[[Problem], Sse] = error_event,
     ) -> Response:
-        """A stream that begins with the first delta: what fails before it is an answer of its own. Raises: Problem."""
+        """A stream that starts at the first delta: an error before that is an ordinary error answer. Raises: Problem."""
         try:
             number, delta = await while_connected(self.request, self.ends, _next(self.deltas))
         except BaseException:
@@ -159,7 +159,7 @@ async def _next(deltas: AsyncGenerator[Numbered]) -> Numbered:
 
 
 class SamplingStream(EventStream):
-    """Ends the sampling, which has begun before the stream does, however the stream ends."""
+    """Ends the sampling, which started before the stream, however the stream ends."""
 
     def __init__(
         self,

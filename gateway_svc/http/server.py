@@ -1,4 +1,4 @@
-"""uvicorn in the service's loop. The process keeps its own handlers of signals."""
+"""uvicorn in the service's event loop. The process keeps its own signal handlers."""
 
 import asyncio
 import socket
@@ -14,19 +14,18 @@ from common.errors import Fatal
 from gateway_svc.settings import GatewaySettings
 
 BACKLOG = 2048
-"""Connections that wait in the kernel until they are accepted."""
+"""Maximum connections waiting in the kernel to be accepted."""
 ACCEPTED_AT_ONCE = 4
-"""Connections accepted between two turns of requests that run: asyncio would accept BACKLOG of them, which takes it some 300 ms, and
-uvloop one."""
+"""Connections accepted per turn of the event loop: asyncio would accept BACKLOG of them, which takes about 300 ms, and uvloop one."""
 VANISHED_MS = 30_000
-"""Time without an acknowledgement after which the kernel ends a connection: a client that vanished is not streamed to for ever."""
+"""Milliseconds without an acknowledgement after which the kernel closes a connection, so that streams to vanished clients end."""
 ENDING_S = 2
-"""Seconds for connections to close once their answers are complete."""
+"""Seconds for connections to close after their answers are complete."""
 
 
 class GatewayServer(Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, which leaves a TLS handshake the 60 s of asyncio: here it has the time of an idle connection."""
+        """Start as uvicorn does, but limit a TLS handshake to the time of an idle connection instead of asyncio's 60 s."""
         assert sockets is not None
         await self.lifespan.startup()
         config, limit_s = self.config, None if self.config.ssl is None else float(self.config.timeout_keep_alive)
@@ -39,7 +38,7 @@ class GatewayServer(Server):
                 protocol,
                 sock=each.dup(),
                 ssl=config.ssl,
-                backlog=1,  # each accepts as many in a turn, or one
+                backlog=1,  # asyncio accepts this many in a turn, uvloop one
                 ssl_handshake_timeout=limit_s,
                 ssl_shutdown_timeout=limit_s,
             )
@@ -47,17 +46,17 @@ class GatewayServer(Server):
             for _ in range(ACCEPTED_AT_ONCE)
         ]
         for each in sockets:
-            each.listen(config.backlog)  # the kernel's was set to the same
+            each.listen(config.backlog)  # creating the servers set the kernel's backlog to the same value
         self.started = True
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        """`run_service` handles them."""
+        """Leave signals to `run_service`."""
         yield
 
 
 class TimelyProtocol(H11Protocol):
-    """HTTP/1.1 whose header must be complete within the time of an idle connection."""
+    """HTTP/1.1 protocol whose request header must be complete within the time of an idle connection."""
 
     _overdue: asyncio.TimerHandle | None = None
 
@@ -81,7 +80,7 @@ class TimelyProtocol(H11Protocol):
         self._time()
 
     def _time(self) -> None:
-        """Bound the time for a header, and for the rest of a body that nobody reads any more; the application times other bodies."""
+        """Limit the time for a header, and for the rest of an unread body; the application limits other bodies."""
         is_unread = self.conn.their_state is h11.SEND_BODY and self.conn.our_state in (h11.DONE, h11.MUST_CLOSE)
         if self.conn.their_state is h11.IDLE or is_unread:
             self._expect_header()
@@ -103,7 +102,7 @@ class TimelyProtocol(H11Protocol):
 
 
 def listener(settings: GatewaySettings) -> socket.socket:
-    """A bound socket. Raises: Fatal when the address is taken."""
+    """Create a bound socket. Raises: Fatal if the address is in use."""
     try:
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         return socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
@@ -114,7 +113,7 @@ def listener(settings: GatewaySettings) -> socket.socket:
 
 
 def server(app: ASGIApp, settings: GatewaySettings) -> GatewayServer:
-    """Raises: Fatal when the certificate cannot be read."""
+    """Configure uvicorn. Raises: Fatal if the certificate cannot be read."""
     config = Config(
         app,
         loop="asyncio",

@@ -1,4 +1,4 @@
-"""Bodies as strict JSON: routes of the class StrictRoute read nothing else. Parameters as the document has them: pydantic takes more."""
+"""Strict JSON bodies for routes of the class StrictRoute, and query parameters that accept only their documented form."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -32,19 +32,19 @@ def _is_no_number(value: Any) -> Any:
 
 
 Flag = Annotated[bool, BeforeValidator(_is_a_word)]
-"""Parameter that is true or false; not 1, yes or on."""
+"""Boolean parameter: `true` or `false`; not 1, yes or on."""
 Day = Annotated[date, BeforeValidator(_is_no_number)]
-"""Parameter that is a day; not seconds."""
+"""ISO 8601 date; Unix seconds are refused."""
 Moment = Annotated[AwareDatetime, BeforeValidator(_is_no_number)]
-"""Parameter that is a moment, with its time zone; not seconds."""
+"""ISO 8601 timestamp with time zone; Unix seconds are refused."""
 
 
 class StrictRequest(Request):
     max_ids = 0
-    """Maximum whole numbers of its body besides MAX_VALUES values, where it is JSON."""
+    """Maximum integers in a JSON body beyond MAX_VALUES other values."""
 
     async def json(self) -> Any:
-        """Other requests have turns of the loop between the steps. Raises: Problem."""
+        """Parse the body, and yield to other requests between steps. Raises: Problem."""
         scan, parts = JsonScan(MAX_VALUES, self.max_ids), list[bytes]()
         async for part in self.stream():
             for start in range(0, len(part), PART_BYTES):
@@ -57,18 +57,18 @@ class StrictRequest(Request):
         body = b"".join(parts)
         await own_turn(len(body))
         found = read_scanned(body, may_be_unstorable=scan.may_be_unstorable)
-        await own_turn(len(body))  # FastAPI checks it against the route's model next
+        await own_turn(len(body))  # FastAPI checks the value against the route's model next
         return found
 
 
 class StrictRoute(APIRoute):
-    """A route whose body, if it has one, is strict JSON of the content type application/json. None is parsed whose sender has no key."""
+    """A route whose body, if it has one, is strict JSON of content type application/json; unauthenticated bodies are not parsed."""
 
     max_ids: Mapping[str, int] = {}
-    """Path → maximum whole numbers of its bodies besides other values, where they may be token ids."""
+    """Path → maximum integers in its bodies beyond other values, for bodies that may contain token ids."""
 
     def has_parameter(self, name: str) -> bool:
-        """Whether its query may have it."""
+        """Whether the route has this query parameter."""
         return any(name == one.alias for one in get_flat_dependant(self.dependant).query_params)
 
     def no_parameter(self, name: str, reason: str) -> Problem:
@@ -83,13 +83,13 @@ class StrictRoute(APIRoute):
             if self.body_field is not None:
                 credentials = await BEARER(request)
                 async with gateway_of(request).access.entered(credentials.credentials if credentials is not None else None):
-                    pass  # FastAPI reads the body before it asks who sends it
+                    pass  # FastAPI reads the body before it authenticates the sender
                 check_content_type(request, "application/json")
             strict = StrictRequest(request.scope, request.receive)
             strict.max_ids = self.max_ids.get(self.path, 0)
             try:
                 return await handle(strict)
-            except (RequestValidationError, HTTPException):  # of the framework: what reads the body, or checks it
+            except (RequestValidationError, HTTPException):  # raised by FastAPI while it reads or checks the body
                 request.state.is_malformed = True
                 raise
 
@@ -97,7 +97,7 @@ class StrictRoute(APIRoute):
 
 
 def check_content_type(request: Request, *permitted: str) -> str:
-    """The content type without its parameters. Raises: Problem."""
+    """Content type without parameters. Raises: Problem if it is not permitted."""
     given, _, parameters = request.headers.get("content-type", "").partition(";")
     found, charset = given.strip().lower(), parameters.strip().lower().replace('"', "")
     if found not in permitted or charset not in ("", "charset=utf-8"):

@@ -1,4 +1,4 @@
-"""Account: one tenant's or key's limits at this gateway, over the entry that all gateways share."""
+"""Account: limits of one tenant or key at this gateway, synchronized with the entry that all gateways share."""
 
 import asyncio
 import random
@@ -15,20 +15,20 @@ from common.streams import HTTP_USE_BUCKET
 from gateway_svc.limits.window import RATES, Allowed, Amounts, Kind, Rate, Use, slot_of
 
 AHEAD_S = 0.1
-"""Seconds of the present pace that are taken ahead."""
+"""Seconds of usage, at the present rate, that are prefetched."""
 AHEAD_SHARE = 100
-"""The same is at most this part of a limit."""
+"""A prefetch is at most 1/AHEAD_SHARE of the limit."""
 LEASE_S = 1.0
-"""Seconds after which what was taken ahead and not used is void."""
+"""Seconds after which unused prefetched amounts expire."""
 FRESH_S = 0.1
-"""Age up to which the entry, as last seen, suffices for a refusal."""
+"""Maximum age of the known entry for refusing a request by it."""
 RENEW_S = 3.0
-"""Interval at which replies that are sampled are reported again."""
+"""Seconds between renewals of running replies."""
 IDLE_S = 120.0
-"""Seconds without a request after which an account is forgotten."""
+"""Seconds without a request after which an account is dropped."""
 MAX_TRIES = 40
 AWAY_S = 0.5
-"""Seconds after a failed exchange in which none is begun."""
+"""Seconds without new exchanges after a failed one."""
 EXCHANGE_S = 2.0
 """Maximum seconds of an exchange with NATS."""
 
@@ -38,19 +38,19 @@ log = structlog.get_logger()
 
 
 class StoreAway(Unavailable):
-    """Nobody can say what is used: NATS does not answer, or has no bucket for it yet."""
+    """Usage is unknown: NATS does not answer, or has no bucket for it yet."""
 
 
 @dataclass
 class LimitMet(Exception):
-    """A limit that a request does not fit in."""
+    """A request exceeds a limit."""
 
     kind: Kind
     allowed: int
     used: int
     needed: int
     wait_s: float
-    """Infinite where it never fits."""
+    """Seconds until the request fits; infinite if it never does."""
 
 
 @dataclass(eq=False)
@@ -58,12 +58,12 @@ class _Want:
     amounts: Amounts
     allowed: Allowed
     granted: asyncio.Future[int]
-    """The slot that was charged."""
+    """Slot that was charged."""
 
 
 @dataclass
 class _Lease:
-    """What was taken ahead."""
+    """Prefetched amounts that are not used yet."""
 
     slot: int = 0
     until_s: float = 0.0
@@ -78,7 +78,7 @@ class _Lease:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a rate stands, for the headers of an answer."""
+    """State of a rate limit, for the headers of an answer."""
 
     limit: int
     remaining: int
@@ -87,44 +87,44 @@ class Standing:
 
 class Account:
     def __init__(self, bus: Bus, key: str, gateway: str) -> None:
-        """`key`: of the entry. `gateway`: this replica's name."""
+        """`key`: key of the shared entry. `gateway`: this replica's name."""
         self._bus = bus
         self._key = key
         self._gateway = gateway
         self._seen: HttpUse | None = None
         self._revision: int | None = None
-        """Of the entry as last seen; None: unknown."""
+        """Revision of the entry as last seen; None: unknown."""
         self._seen_s = -1e9
         self._use = Use(0.0)
         self._lease = _Lease()
         self._waiting: list[_Want] = []
         self._given_back: dict[tuple[Rate, int], int] = defaultdict(int)
-        """Corrections that the entry has not yet; negative where less was used."""
+        """Corrections not yet in the entry, by rate and slot; negative if less was used."""
         self._streams = 0
         self._held = 0
-        """Replies that the entry has for this gateway."""
+        """This gateway's replies as stored in the entry."""
         self._exchanging: asyncio.Task[None] | None = None
         self._exchanged_s = self._renewed_s = -1e9
         self._granted: dict[Rate, int] = dict.fromkeys(RATES, 0)
-        """Since the last exchange, for the pace."""
+        """Amounts granted since the last exchange, to measure the rate."""
         self.running = 0
-        """Requests that may still charge it: also where concurrent replies have no limit."""
+        """Requests that may still charge the account, even if concurrent replies are unlimited."""
         self._used_s = time.monotonic()
         self._away_until_s = 0.0
         self.exchanges = 0
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is lost when it is forgotten."""
+        """Whether the account can be dropped without losing anything."""
         is_over = time.monotonic() - self._used_s > IDLE_S
         return is_over and not (self.running or self._streams or self._held or self._given_back or self._waiting or self._exchanging)
 
     def touch(self) -> None:
-        """It is about to be used: until IDLE_S later it is not forgotten."""
+        """Mark the account as used, so that it is not dropped for IDLE_S."""
         self._used_s = time.monotonic()
 
     async def take(self, amounts: Amounts, allowed: Allowed) -> int:
-        """Use amounts, which are 0 of what has no limit; returns the slot that is charged, for `correct`. Raises: LimitMet; StoreAway."""
+        """Charge amounts; those without a limit must be 0. Returns the slot charged, for `correct`. Raises: LimitMet; StoreAway."""
         now_s = time.monotonic()
         if self._exchanging is None and self._lease.covers(amounts, now_s) and self._has_streams(amounts, allowed):
             return self._from_lease(amounts)
@@ -143,18 +143,18 @@ class Account:
             raise
 
     def give_back(self, slot: int, amounts: Amounts) -> None:
-        """What was taken is not used after all."""
+        """Refund amounts that were taken and not used."""
         for rate in RATES:
             self.correct(rate, slot, -getattr(amounts, rate))
         self.end(amounts.streams)
 
     def correct(self, rate: Rate, slot: int | None, amount: int) -> None:
-        """Charge what was used beyond what was taken, or give back what was not. `slot`: None for the present one."""
+        """Charge the difference between actual and taken usage; negative to refund. `slot`: None for the present one."""
         if amount:
             self._given_back[rate, slot_of(self._now_s()) if slot is None else slot] += amount
 
     def end(self, streams: int) -> None:
-        """Replies have ended."""
+        """End `streams` replies."""
         self._streams -= streams
 
     def standing(self, rate: Rate, limit: int) -> Standing:
@@ -163,7 +163,7 @@ class Account:
         return Standing(limit, min(limit, max(0, limit - used)), max(0.0, self._use.reset_s(rate) - (now_s - self._seen_s)))
 
     def upkeep(self) -> None:
-        """Tell the others what has changed, and renew replies; to be called every moment."""
+        """Report changes to the other gateways and renew replies; call it periodically."""
         if self._given_back or self._streams != self._held or self._is_due:
             self.exchange()
 
@@ -177,7 +177,7 @@ class Account:
             self._exchanging = asyncio.create_task(self._exchange_all())
 
     async def close(self) -> None:
-        """Report the last use. Nothing is raised."""
+        """Report the last usage; raises nothing."""
         self.exchange()
         if self._exchanging is not None:
             await self._exchanging
@@ -194,7 +194,7 @@ class Account:
             self._exchanging = None
 
     async def _exchange(self) -> None:
-        """One exchange for all that wait now, or a failure of all."""
+        """Run one exchange for all waiting requests; if it fails, all of them fail."""
         batch, self._waiting = self._waiting, []
         try:
             async with asyncio.timeout(EXCHANGE_S):
@@ -208,7 +208,7 @@ class Account:
                     want.granted.set_exception(StoreAway(AWAY))
 
     async def _settle(self, batch: list[_Want]) -> None:
-        """Raises: MarlaasError."""
+        """Grant or refuse a batch by compare-and-set. Raises: MarlaasError."""
         for attempt in range(MAX_TRIES):
             fresh = attempt > 0 or self._revision is None
             if fresh:
@@ -219,7 +219,7 @@ class Account:
                 use.add(rate, slot, amount)
             granted, refused, lease = self._share_out(use, wants)
             if refused and not fresh and time.monotonic() - self._seen_s > FRESH_S:
-                self._revision = None  # others may have given something back meanwhile
+                self._revision = None  # other gateways may have refunded something meanwhile
                 continue
             if granted or given_back or self._streams != self._held or self._is_due:
                 held = self._streams + sum(want.amounts.streams for want in granted)
@@ -238,7 +238,7 @@ class Account:
         self._seen_s = time.monotonic()
 
     async def _store(self, use: Use) -> bool:
-        """False when another gateway was faster."""
+        """Store the entry; False if another gateway changed it first."""
         assert self._revision is not None
         message = use.message()
         try:
@@ -253,7 +253,7 @@ class Account:
         return True
 
     def _share_out(self, use: Use, wants: list[_Want]) -> tuple[list[_Want], list[tuple[_Want, LimitMet]], _Lease]:
-        """Charge what fits, in order, and what is taken ahead."""
+        """Charge the requests that fit, in order, and the prefetch; return granted, refused and prefetched."""
         slot, now_s = slot_of(use.now_s), time.monotonic()
         lease = _Lease(slot, now_s + LEASE_S, {rate: self._lease.has(rate, now_s) for rate in RATES})
         granted, refused = list[_Want](), list[tuple[_Want, LimitMet]]()
@@ -299,7 +299,7 @@ class Account:
                 del self._given_back[place]
         for want in granted:
             self._streams += want.amounts.streams
-            if want.granted.done():  # its client has gone meanwhile
+            if want.granted.done():  # its client disconnected meanwhile
                 self.give_back(lease.slot, want.amounts)
             else:
                 want.granted.set_result(lease.slot)
@@ -310,7 +310,7 @@ class Account:
     # ----------------------------------------------------------------------------------------------------------- local
 
     def _has_streams(self, amounts: Amounts, allowed: Allowed) -> bool:
-        """Whether ended replies have left room that the others do not know of yet."""
+        """Whether replies that ended, but are not yet reported, leave room for these."""
         return not amounts.streams or allowed.streams is None or self._streams + amounts.streams <= min(self._held, allowed.streams)
 
     def _from_lease(self, amounts: Amounts) -> int:
@@ -325,7 +325,7 @@ class Account:
 
 
 def _met(use: Use, want: _Want, lease: _Lease) -> LimitMet | None:
-    """The first limit that a request does not fit in."""
+    """The first limit that the request exceeds, or None."""
     kinds: tuple[Kind, ...] = ("requests", "tokens", "streams")
     for kind in kinds:
         allowed, needed = getattr(want.allowed, kind), getattr(want.amounts, kind)

@@ -1,4 +1,4 @@
-"""Limiter: what a request may use, over the accounts of its tenant and of its key, by the tenant's terms."""
+"""Limiter: charges requests to the accounts of their tenant and key, by the tenant's terms."""
 
 import asyncio
 import json
@@ -22,25 +22,25 @@ from gateway_svc.serving.progress import Given
 from gateway_svc.settings import GatewaySettings
 
 UPKEEP_S = 0.25
-"""Interval at which others are told of what has changed without a request."""
+"""Seconds between reports of changes that no request triggers."""
 CLOSE_S = 2.0
 Numbered = tuple[int, ServedDelta]
 Noted = Callable[[dict[Rate, Standing]], None]
-"""Gets where the rates stand, for the headers of the answer."""
+"""Receives the states of rate limits, for the headers of the answer."""
 ASSUMED_REPLY = 512
-"""Tokens of a reply whose request says no maximum; a longer one is charged as many more each time that it reaches them."""
+"""Tokens charged for a reply without a maximum; a longer reply is charged the same amount again each time it exceeds them."""
 CHARS_PER_TOKEN = 4
 KEPT_S = 2.0
-"""Seconds after which they are asked for anew."""
+"""Seconds for which terms are cached."""
 ANSWER_S = 2.0
-"""Maximum seconds for an answer; without one, what was known holds."""
+"""Maximum seconds for an answer about terms; without one, the known terms apply."""
 MAX_KNOWN = 10_000
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
 class _Part:
-    """An account with the limits that hold for it."""
+    """An account and the limits that apply to it."""
 
     account: Account
     allowed: Allowed
@@ -48,12 +48,12 @@ class _Part:
     of_key: bool
 
     def wanted(self, amounts: Amounts) -> Amounts:
-        """Without what has no limit here."""
+        """`amounts` with 0 for everything that has no limit here."""
         unlimited = {name: 0 for name in ("requests", "tokens", "streams") if getattr(self.allowed, name) is None}
         return replace(amounts, **unlimited)
 
     async def take(self, amounts: Amounts) -> int:
-        """As `Account.take`. Raises: Problem where a limit is met; StoreAway."""
+        """As `Account.take`. Raises: Problem if a limit is reached; StoreAway."""
         try:
             return await self.account.take(amounts, self.allowed)
         except LimitMet as met:
@@ -68,7 +68,7 @@ class _Taken:
 
 
 class Limiter:
-    """`run` must run."""
+    """Limits of all requests of this gateway. `run` must be running."""
 
     def __init__(self, bus: Bus, settings: GatewaySettings) -> None:
         self._bus = bus
@@ -79,11 +79,11 @@ class Limiter:
 
     @property
     def exchanges(self) -> int:
-        """Changes of shared entries so far."""
+        """Number of changes of shared entries so far."""
         return sum(account.exchanges for account in self._accounts.values())
 
     async def run(self) -> None:
-        """Until cancelled; then the others are told of the last use."""
+        """Report changes until cancelled; then report the last usage."""
         try:
             while True:
                 await asyncio.sleep(UPKEEP_S)
@@ -98,8 +98,10 @@ class Limiter:
                     await asyncio.gather(*accounts, return_exceptions=True)
 
     async def count_request(self, caller: Caller, tenant: str, noted: Noted, *, reads: bool) -> None:
-        """Count an HTTP request. `reads`: while the store is away it is answered uncounted, as nothing but the scheduler's rate of
-        questions depends on it. Raises: Problem."""
+        """Count an HTTP request. Raises: Problem.
+
+        `reads`: the request only reads, and is answered uncounted while usage is unknown: only the scheduler's question rate depends on it.
+        """
         parts = await self._parts(caller, tenant)
         try:
             await self._take(parts, Amounts(requests=1))
@@ -110,16 +112,16 @@ class Limiter:
             noted(_tightest(parts))
 
     async def check_spending(self, tenant: str) -> TermsAnswer | None:
-        """The tenant's terms. Raises: Problem where nothing is left of a budget."""
+        """The tenant's terms. Raises: Problem if a budget is used up."""
         terms = await self.terms.of(tenant)
         if terms is not None and terms.spent:
             raise budget_spent(terms.spent[0])
         return terms
 
     async def check_sampling(self, tenant: str, *, exists: bool) -> TermsAnswer | None:
-        """The same, where the tenant must exist: its first task makes it, and a request to a model does not.
+        """The tenant's terms, as `check_spending`, for a request to a model. Unlike a first task, it does not create the tenant.
 
-        `exists`: whether a key or a task proves it. Raises: Unavailable where nothing does, and the scheduler does not answer either.
+        `exists`: whether a key or a task proves that the tenant exists. Raises: Unavailable if neither does and no scheduler answers.
         """
         terms = await self.check_spending(tenant)
         if terms is None and not exists:
@@ -131,7 +133,7 @@ class Limiter:
     async def bounded(
         self, deltas: AsyncGenerator[Numbered], choices: Sequence[Choice], caller: Caller, tenant: str, noted: Noted
     ) -> AsyncGenerator[Numbered]:
-        """Deltas within the limits of tokens and replies, which are taken when the first is asked for. Raises: Problem; as `deltas`."""
+        """Yield `deltas` within the limits of tokens and replies, charged when the first is requested. Raises: Problem; as `deltas`."""
         given = [Given() for _ in choices]
         async with aclosing(deltas), self._held(choices, caller, tenant, given, noted) as extend:
             async for number, delta in deltas:
@@ -143,7 +145,7 @@ class Limiter:
     async def _held(
         self, choices: Sequence[Choice], caller: Caller, tenant: str, given: list[Given], noted: Noted
     ) -> AsyncGenerator[Callable[[], None]]:
-        """Tokens and replies of a request; what was not given is given back in the end."""
+        """Charge tokens and replies of a request; at the end refund what was not delivered."""
         parts = await self._parts(caller, tenant)
         charged = sum(map(tokens_of, choices))
         try:
@@ -154,7 +156,7 @@ class Limiter:
             noted(_tightest(parts))
 
         def extend() -> None:
-            """Charge more where the reply is longer than was assumed."""
+            """Charge more if the reply is longer than assumed."""
             nonlocal charged
             while _total(given) > charged:
                 charged += ASSUMED_REPLY
@@ -174,7 +176,7 @@ class Limiter:
                 one.part.account.end(one.amounts.streams)
 
     async def _parts(self, caller: Caller, tenant: str) -> list[_Part]:
-        """The key first. An operators' key has no limits of its own: what it does for a tenant counts for that."""
+        """Limited accounts of a request, the key's first. An admin key has no limits of its own: its requests count against the tenant."""
         terms = await self.terms.of(tenant)
         limits = self._defaults | (terms.limits if terms is not None else {})
         parts = list[_Part]()
@@ -189,7 +191,7 @@ class Limiter:
         return found
 
     async def _take(self, parts: list[_Part], amounts: Amounts) -> list[_Taken]:
-        """Of all parts, or of none. Raises: Problem; StoreAway."""
+        """Charge all parts, or none. Raises: Problem; StoreAway."""
         taken = list[_Taken]()
         try:
             for part in parts:
@@ -213,7 +215,7 @@ def _total(given: list[Given]) -> int:
 
 
 def _tightest(parts: list[_Part]) -> dict[Rate, Standing]:
-    """Of the key and the tenant, for each rate the one of which the smaller part is left."""
+    """State of each rate limit with the smaller remaining fraction, of key and tenant."""
     found: dict[Rate, Standing] = {}
     for rate in RATES:
         of_it = [part.account.standing(rate, limit) for part in parts if (limit := getattr(part.allowed, rate)) is not None]
@@ -227,7 +229,7 @@ def tokens_of(choice: Choice) -> int:
 
 
 def prompt_tokens(prompt: Prompt) -> int:
-    """Exact for tokens, a guess for text."""
+    """Number of prompt tokens: exact for token ids, estimated for text."""
     if prompt.ids is not None:
         return len(prompt.ids)
     chars = len(prompt.text or "") + sum(len(message.content or "") for message in prompt.messages or ())
@@ -238,7 +240,7 @@ def prompt_tokens(prompt: Prompt) -> int:
 @dataclass
 class _Known:
     answer: TermsAnswer | None
-    """None: never answered."""
+    """Terms of the tenant; None: never answered."""
     asked_s: float
 
 
@@ -249,7 +251,7 @@ class Terms:
         self._asking: dict[str, asyncio.Task[TermsAnswer | None]] = {}
 
     async def of(self, tenant: str) -> TermsAnswer | None:
-        """None while the scheduler has never answered about the tenant."""
+        """Terms of a tenant; None as long as the scheduler has never answered about it."""
         known = self._known.get(tenant)
         if known is not None and time.monotonic() - known.asked_s < KEPT_S:
             return known.answer

@@ -1,4 +1,4 @@
-"""What a client is told of limits and budgets: problems, and headers in OpenAI's formats. Pure."""
+"""Answers about limits and budgets: problems, and headers in OpenAI's formats. Pure."""
 
 import math
 from collections.abc import Mapping
@@ -11,17 +11,17 @@ from gateway_svc.limits.window import RATES, Kind, Rate
 from gateway_svc.problems import FieldError, Problem
 
 STORE_AWAY_S = 2
-"""Seconds after which a request is worth repeating while nobody can say what is used."""
+"""Seconds after which a request may be retried while usage is unknown."""
 NAMES: dict[Kind, tuple[Limit, Limit]] = {
     "requests": ("requests_per_minute", "key_requests_per_minute"),
     "tokens": ("tokens_per_minute", "key_tokens_per_minute"),
     "streams": ("max_streams", "key_max_streams"),
 }
-"""Limit of a tenant, and of one key of it."""
+"""Kind → name of the tenant's limit, and of the limit of each of its keys."""
 
 
 def too_many(met: LimitMet, tenant: str, *, of_key: bool) -> Problem:
-    """429: the limit, its value, what is used, and when the request fits; one that never fits is not worth repeating."""
+    """429: the limit, its value, the usage, and when the request fits; a request that never fits should not be retried."""
     limit = NAMES[met.kind][of_key]
     never = math.isinf(met.wait_s)
     retry_s = 60 if never else max(1, math.ceil(met.wait_s))
@@ -43,7 +43,7 @@ def too_busy(busy: TooBusy) -> Problem:
 
 
 def budget_spent(spent: SpentBudget) -> Problem:
-    """402: what is used up, how much, until when."""
+    """402: the budget used up, its amount, and until when."""
     period = {"day": " a day", "month": " a month", "total": " in all"}[spent.period]
     until = f"until {spent.until.isoformat()}" if spent.until is not None else "until an operator raises it"
     detail = f"the budget of {spent.amount:f} {spent.unit}{period} is used up, {until}: {spent.spent:f} are spent"
@@ -56,7 +56,7 @@ def no_tenant(tenant: str) -> Problem:
 
 
 def headers_of(standings: Mapping[Rate, Standing]) -> dict[str, str]:
-    """`x-ratelimit-…`, for each rate that has a limit."""
+    """`x-ratelimit-…` headers for each rate that has a limit."""
     found: dict[str, str] = {}
     for rate in RATES:
         if (standing := standings.get(rate)) is not None:
@@ -67,7 +67,7 @@ def headers_of(standings: Mapping[Rate, Standing]) -> dict[str, str]:
 
 
 def duration(seconds: float) -> str:
-    """As OpenAI writes it: `6m0s`, `1s`, `120ms`."""
+    """Duration in OpenAI's format: `6m0s`, `1s`, `120ms`."""
     ms = math.ceil(seconds * 1000)
     if ms < 1000:
         return f"{ms}ms"

@@ -1,6 +1,6 @@
-"""What is used of one tenant's or key's limits: counts in the slots of a sliding minute, and replies that are sampled. Pure.
+"""Usage of one tenant's or key's limits: counts in the slots of a sliding minute, and running replies. Pure.
 
-A slot counts until all of it is older than a minute, so no minute, wherever it begins, has more than the limit; a steady sender gets
+A slot counts until all of it is older than a minute. So no minute, wherever it begins, exceeds the limit; a steady sender gets
 60 / (60 + SLOT_S) of it.
 """
 
@@ -15,7 +15,7 @@ from common.messages import HttpUse, SlotUse, StreamsOf
 WINDOW_S = 60.0
 SLOT_S = 2.0
 STREAMS_S = 10.0
-"""Seconds after which replies of a gateway that does not renew them are over."""
+"""Seconds after which replies of a gateway that does not renew them stop counting."""
 Rate = Literal["requests", "tokens"]
 RATES: tuple[Rate, ...] = ("requests", "tokens")
 Kind = Literal["requests", "tokens", "streams"]
@@ -30,7 +30,7 @@ class Amounts:
 
 @dataclass(frozen=True)
 class Allowed:
-    """None: no limit, and nothing is counted."""
+    """Limits by kind. None: no limit, and nothing is counted."""
 
     requests: int | None = None
     tokens: int | None = None
@@ -53,13 +53,13 @@ def _no_counts() -> dict[Rate, defaultdict[int, int]]:
 class Use:
     now_s: float
     counts: dict[Rate, defaultdict[int, int]] = field(default_factory=_no_counts)
-    """Rate → slot → what was used in it."""
+    """Rate → slot → amount used in it."""
     streams: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """Gateway → its replies, and until when they count."""
+    """Gateway → its running replies, and the time until which they count."""
 
     @classmethod
     def of(cls, stored: HttpUse | None, now_s: float) -> Self:
-        """What still counts."""
+        """Usage from a stored entry, without expired slots and replies."""
         use = cls(now_s)
         for one in stored.slots if stored else ():
             if use._still_counts(one.slot):
@@ -78,23 +78,23 @@ class Use:
         return sum(count for count, _ in self.streams.values()) if kind == "streams" else sum(self.counts[kind].values())
 
     def add(self, rate: Rate, slot: int, amount: int) -> None:
-        """Charge, or give back to the slot that was charged; one that does not count any more has nothing to give back."""
+        """Charge a slot, or refund if negative; an expired slot is ignored."""
         if self._still_counts(slot):
             self.counts[rate][slot] = max(0, self.counts[rate][slot] + amount)
 
     def hold(self, gateway: str, streams: int) -> None:
-        """Set the replies of a gateway."""
+        """Set the number of a gateway's running replies."""
         self.streams.pop(gateway, None)
         if streams:
             self.streams[gateway] = (streams, self.now_s + STREAMS_S)
 
     def reset_s(self, rate: Rate) -> float:
-        """Seconds until nothing is used."""
+        """Seconds until nothing counts as used."""
         newest = max((slot for slot, count in self.counts[rate].items() if count), default=None)
         return 0.0 if newest is None else self._ends_s(newest) - self.now_s
 
     def wait_s(self, kind: Kind, amount: int, allowed: int) -> float:
-        """Seconds until `amount` fits: of replies a guess, as only their ends free them. Infinite for more than a minute allows."""
+        """Seconds until `amount` fits; infinite for more than a minute allows. For replies a guess, as only their ends free them."""
         if amount > allowed:
             return math.inf
         if kind == "streams":

@@ -1,10 +1,10 @@
-"""OpenAI's requests and answers, made from and into messages. No HTTP here; the routes are in `http/routes`.
+"""OpenAI's requests and answers, converted to and from messages. No HTTP here; the routes are in `http/routes`.
 
 errors.py       errors in OpenAI's shape
-parsing.py      a body as a request in which no field is ignored: honoured, harmless or refused
-models.py       names of models, and what one means now, for one caller
+parsing.py      a body as a request in which every field is honoured, harmless or refused
+models.py       names of models, and how a caller's name is resolved
 files.py        /v1/files: uploaded rows, and the results of jobs
-sampling/       what the APIs of inference have in common: settings, choices, usage
+sampling/       shared by the inference APIs: settings, choices, usage
 chat/           /v1/chat/completions
 text.py         /v1/completions
 responses/      /v1/responses

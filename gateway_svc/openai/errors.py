@@ -9,11 +9,11 @@ from common.messages.serving import Failure
 from gateway_svc.problems import RETRY_AFTER_S, FieldError, Problem
 
 TYPES = {401: "authentication_error", 402: "insufficient_quota", 403: "permission_error", 429: "rate_limit_error"}
-"""Status → `type`; others below 500 are `invalid_request_error`, from 500 on `server_error`."""
+"""Status → `type`; other statuses below 500 are `invalid_request_error`, from 500 on `server_error`."""
 CODES = {"unauthorized": "invalid_api_key", "invalid": "invalid_value", "rate_limited": "rate_limit_exceeded"}
-"""Codes of the gateway's own that OpenAI has another name for."""
+"""The gateway's own codes → OpenAI's name."""
 NO_RETRY = {"x-should-retry": "false"}
-"""The client repeats an answer 409 unless this header says that a repetition cannot help."""
+"""Header that stops OpenAI's client from retrying a 409."""
 RETRY_LATER = {"Retry-After": str(RETRY_AFTER_S)}
 STATUSES: Mapping[Failure, tuple[int, str, Mapping[str, str]]] = {
     "invalid": (400, "invalid_value", {}),
@@ -28,7 +28,7 @@ STATUSES: Mapping[Failure, tuple[int, str, Mapping[str, str]]] = {
 
 
 _FIELD = re.compile(r"([a-z_]+(?:\[\d+\])?(?:\.[a-z_]+)*): ")
-"""Beginning of a sampler's reason that is about a field."""
+"""Matches a sampler's reason that begins with a field name."""
 
 
 class ErrorOf(BaseModel):
@@ -43,14 +43,14 @@ class ErrorAnswer(BaseModel):
 
 
 def error_answer(problem: Problem) -> ErrorAnswer:
-    """A problem as OpenAI's clients read it; `param` is the first wrong field."""
+    """A problem in OpenAI's shape; `param` is the first invalid field."""
     code = CODES.get(problem.code, problem.code) or None
     param = next((error.field for error in problem.errors if error.field), None)
     return ErrorAnswer(error=ErrorOf(message=problem.detail or problem.title, type=_type_of(problem.status), param=param, code=code))
 
 
 def headers_of(problem: Problem) -> dict[str, str]:
-    """Headers of the answer."""
+    """Headers of the answer, including `x-should-retry: false` for 409."""
     return {**(NO_RETRY if problem.status == 409 else {}), **problem.headers}
 
 
@@ -59,7 +59,7 @@ def _type_of(status: int) -> str:
 
 
 def unsupported(param: str, reason: str) -> Problem:
-    """A field, or a value of it, that is not honoured."""
+    """Problem for a field, or a value of it, that is not supported."""
     return _wrong("unsupported_parameter", param, reason)
 
 
@@ -77,12 +77,12 @@ def _wrong(code: str, param: str, reason: str) -> Problem:
 
 
 def model_not_found(name: str, reason: str) -> Problem:
-    """The same for a model that there is not and for another tenant's."""
+    """Problem for an unknown model, the same as for another tenant's model."""
     return Problem(404, "Not found", f"no model '{name}': {reason}", "model_not_found", [FieldError("model", reason)])
 
 
 def failed_sampling(failure: Failure, reason: str, prompt: str) -> Problem:
-    """A failure that the sampler reports, or the lack of one. `prompt`: the field that has the prompt."""
+    """Problem for a failure that the sampler reports, or that no sampler answers. `prompt`: name of the field with the prompt."""
     status, code, headers = STATUSES[failure]
     named = _FIELD.match(reason) if failure == "invalid" else None
     param = prompt if failure == "context_length_exceeded" else named[1] if named else ""

@@ -1,4 +1,4 @@
-"""OpenAI's files: a tenant's uploaded rows, and the results of jobs, a line for each step."""
+"""OpenAI's files: a tenant's uploaded rows, and the results of jobs, one line per step."""
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Literal
@@ -14,7 +14,7 @@ from gateway_svc.openai.jobs.job import Page, page_of, result_id
 
 PURPOSE = "fine-tune"
 STATUSES: dict[str, Literal["uploaded", "processed", "error"]] = {"usable": "processed", "refused": "error"}
-"""State of a file → status; others are `uploaded`."""
+"""State of a file → status; other states are `uploaded`."""
 
 
 class FileDetails(BaseModel):
@@ -75,7 +75,7 @@ def file_object(file: StoredFile) -> FileObject:
 
 
 def page_of_files(files: Sequence[StoredFile], after: str | None, limit: int, *, newest_first: bool) -> Page[FileObject]:
-    """Raises: Problem where `after` is no file."""
+    """A page of files after the file `after`. Raises: Problem if there is no such file."""
     found = sorted(files, key=lambda one: one.number, reverse=newest_first)
     if after is not None:
         places = [place for place, one in enumerate(found) if one.file == after]
@@ -86,13 +86,13 @@ def page_of_files(files: Sequence[StoredFile], after: str | None, limit: int, *,
 
 
 async def result_parts(door: Door, task: str) -> AsyncGenerator[bytes]:
-    """Every step of the task as a line of JSON, oldest first. Raises: as `Door.ask`."""
+    """Yield every step of the task as a line of JSON, oldest first. Raises: as `Door.ask`."""
     async for page in step_pages(door, task):
         yield "".join(f"{on_one_line(step.model_dump_json())}\n" for step in page).encode()
 
 
 async def result_object(door: Door, status: TaskStatus) -> FileObject:
-    """Its bytes are counted: every page of steps is asked for. Raises: as `Door.ask`."""
+    """Object of a job's result file. To count its bytes, every page of steps is read. Raises: as `Door.ask`."""
     size = 0
     async for part in result_parts(door, status.task):
         size += len(part)

@@ -1,4 +1,4 @@
-"""Models: their names (docs/adr/0032-names-of-models.md), and what one means for a caller: a pool, a version of a task, or an alias.
+"""Models: their names (docs/adr/0032-names-of-models.md), and their resolution for a caller: to a pool, a task's version, or an alias.
 
 A name is resolved through the caller's door, once for each request.
 """
@@ -42,13 +42,13 @@ from gateway_svc.serving.pools import Offers
 
 _VERSION = re.compile(r"^(0|[1-9][0-9]{0,9})$")
 MAX_LISTED = 1000
-"""Maximum tasks whose latest versions are listed, the newest first."""
+"""Maximum tasks whose latest versions are listed, newest first."""
 ABSENT = "the key shows no such model; GET /v1/models lists those there are"
 
 
 @dataclass(frozen=True)
 class PlainName:
-    """A pool, which names its base model, or an alias: the form does not say which."""
+    """Name of a pool, for its base model, or of an alias; the syntax is the same."""
 
     name: str
 
@@ -65,7 +65,7 @@ class VersionName:
 
 
 def parse_name(name: str) -> PlainName | VersionName:
-    """What a name means. Raises: Problem for what cannot name a model."""
+    """Parse a model name. Raises: Problem for an invalid name."""
     before, at, after = name.partition("@")
     if not at and is_name(name):
         return PlainName(name)
@@ -83,18 +83,18 @@ def name_of(task: str, version: int) -> str:
 
 
 class BaseModels:
-    """Pools that are offered, but for names that a tenant has given to a version. `run` must run."""
+    """Names that mean a pool's base model and no alias of the tenant. `run` must be running."""
 
     def __init__(self, bus: Bus, offers: Offers) -> None:
         self._offers = offers
         self._aliases = FollowedBucket(bus, ALIASES_BUCKET, KnownAlias)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Follow the aliases until cancelled."""
         await self._aliases.follow()
 
     def has(self, tenant: str | None, name: str) -> bool:
-        """Whether the name surely means the pool's base model; False: the scheduler must be asked."""
+        """Whether the name certainly means the pool's base model; False: ask the scheduler."""
         if tenant is None or not self._aliases.is_current:
             return False
         return self._offers.has(name) and alias_key(tenant, name) not in self._aliases.known
@@ -104,9 +104,9 @@ class Model(BaseModel):
     id: str
     object: Literal["model"] = "model"
     created: int
-    """Unix time; of a version, when the task got it or was changed after; 0 for pools."""
+    """Unix time at which the task got the version or changed afterwards; 0 for pools."""
     owned_by: str
-    """The tenant; `pool` for base models."""
+    """Name of the tenant; `pool` for base models."""
 
 
 class ModelList(BaseModel):
@@ -116,19 +116,19 @@ class ModelList(BaseModel):
 
 @dataclass(frozen=True)
 class Resolved:
-    """What a name means now."""
+    """Result of resolving a model name."""
 
     model: str
-    """Exact name."""
+    """Exact name of the model."""
     pool: str
     adapter: AdapterRef | None
-    """None: the base model."""
+    """The version's adapter; None: the base model."""
     owner: str | None
-    """The tenant of a version; None for base models."""
+    """Tenant of the version; None for base models."""
     created: int = 0
 
     def target(self, caller: Caller) -> Target:
-        """Raises: Problem when an admin samples a base model without naming who is billed."""
+        """Target for sampling. Raises: Problem if an admin samples a base model without naming the tenant to bill."""
         tenant = self.owner or caller.tenant
         if tenant is None:
             reason = "who is billed for a base model? Name the tenant, with ?tenant=NAME (marlaas: MARLAAS_TENANT=NAME)"
@@ -137,7 +137,7 @@ class Resolved:
 
 
 async def resolve(door: Door, name: str, bases: BaseModels | None = None) -> Resolved:
-    """`bases`: answers for base models without a question. Raises: Problem 404 for what the tenant has not; as `Door.ask`."""
+    """Resolve a model name. `bases`: saves a question for base models. Raises: Problem 404 for an unknown model; as `Door.ask`."""
     found = parse_name(name)
     if isinstance(found, PlainName) and bases is not None and bases.has(door.tenant, found.name):
         return Resolved(found.name, found.name, None, None)
@@ -145,7 +145,7 @@ async def resolve(door: Door, name: str, bases: BaseModels | None = None) -> Res
 
 
 async def _plain(door: Door, name: str) -> Resolved:
-    """An alias goes before a pool, which has its name only where it came later: what a tenant has named must not change."""
+    """Resolve an alias or pool. An alias has precedence: a pool of the same name came later, and tenants' names must not change meaning."""
     found, pools = await asyncio.gather(_alias(door, name), door.ask("pools", AskDeployment(), PoolsAnswer))
     if found is not None:
         return await _version(door, VersionName(found.task, found.version))
@@ -155,7 +155,7 @@ async def _plain(door: Door, name: str) -> Resolved:
 
 
 async def _alias(door: Door, name: str) -> AliasOf | None:
-    """Raises: Problem when an admin means one of several tenants' aliases."""
+    """The alias, or None. Raises: Problem if several tenants have it and an admin named none."""
     found = await Aliases(door).all(name)
     if len(found) > 1:
         reason = f"several tenants have an alias '{name}'; name the tenant, with ?tenant=NAME (marlaas: MARLAAS_TENANT=NAME)"
@@ -164,7 +164,7 @@ async def _alias(door: Door, name: str) -> AliasOf | None:
 
 
 async def _version(door: Door, name: VersionName) -> Resolved:
-    """The status says whose the task is and on which pool; both never change."""
+    """Resolve a version. The status gives the task's tenant and pool, which never change."""
     try:
         status, adapter = await asyncio.gather(door.ask("status", AskTask(task=name.task), StatusAnswer), _adapter(door, name))
     except UnknownHere:
@@ -174,7 +174,7 @@ async def _version(door: Door, name: VersionName) -> Resolved:
 
 
 async def _adapter(door: Door, name: VersionName) -> AdapterAnswer:
-    """Raises: UnknownHere; Problem when no version is the best yet."""
+    """Adapter of a version. Raises: UnknownHere; Problem if no version is the best yet."""
     version = None if name.version == "latest" else name.version
     if version == "best":
         version = (await door.ask("versions", AskVersions(task=name.task, after=MAX_VERSION), VersionsAnswer)).best
@@ -184,7 +184,7 @@ async def _adapter(door: Door, name: VersionName) -> AdapterAnswer:
 
 
 async def listed(door: Door) -> ModelList:
-    """Aliases, pools, and the latest version of each task that has one, the newest tasks first."""
+    """List aliases, pools, and the latest version of each task that has one, newest tasks first."""
     named, answer = await asyncio.gather(Aliases(door).all(), door.ask("pools", AskDeployment(), PoolsAnswer))
     found = [Model(id=alias.name, created=int(alias.changed_s), owned_by=alias.tenant) for alias in named]
     names = {alias.name for alias in named}

@@ -1,4 +1,4 @@
-"""Requests as values: each field is honoured, harmless or refused by name, and none is ignored."""
+"""Parses requests so that no field is ignored: each is honoured, harmless, or refused by name."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ MAX_METADATA = 16
 
 @dataclass(frozen=True)
 class Harmless:
-    """A field that no answer depends on."""
+    """A field that cannot change an answer."""
 
     values: str
-    """Permitted values, as the documentation shows them."""
+    """Permitted values, as documentation text."""
     permits: Callable[[JsonValue], bool]
     reason: str
-    """Why it cannot change an answer."""
+    """Reason why it cannot change an answer."""
 
 
 def _is_text(value: JsonValue) -> bool:
@@ -47,7 +47,7 @@ HARMLESS: Mapping[str, Harmless] = {
     "truncation": Harmless("`disabled`", _only("disabled"), "a prompt that is too long is refused"),
     "echo": Harmless("`false`", _only(False), "an answer does not repeat its prompt"),
 }
-"""Top-level field → what it may be."""
+"""Top-level field → its harmless values."""
 
 _STATELESS = "answers are not stored, so that nothing can be continued or named; send the whole conversation"
 CONSTRAINED = "it needs constrained decoding, which the engine does not offer"
@@ -80,27 +80,27 @@ REFUSED: Mapping[str, str] = {
     "guided_json": CONSTRAINED,
     "structured_outputs": CONSTRAINED,
 }
-"""Fields of OpenAI's requests that would change an answer and are not honoured, or some values of them → the reason. All other fields are
-refused as unknown."""
+"""Fields of OpenAI's requests that would change an answer and are not supported, or only with harmless values → the reason. All other
+fields are refused as unknown."""
 
 
 R = TypeVar("R", bound=BaseModel)
 
 MAX_BRANCHES = 16
-"""Maximum errors that are looked at: of the types that the first wrong field may have."""
+"""Maximum validation errors examined: the first invalid field may have one per type of a union."""
 UNSUPPORTED = "unsupported"
-"""Type of the validation errors that name what is not honoured."""
+"""Type of validation errors for unsupported fields."""
 
 
 class Strict(BaseModel):
-    """A part of a request. Unknown names are errors, and no value is converted from another type."""
+    """Part of a request. Unknown names are errors, and no value is converted from another type."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     @model_validator(mode="before")
     @classmethod
     def _has_known_fields(cls, raw: Any) -> Any:
-        """The first unknown one is enough: the validator would make an error for each."""
+        """Report only the first unknown field: the validator would create an error for each."""
         if isinstance(raw, dict) and (
             unknown := next((name for name in cast("dict[str, Any]", raw) if name not in cls.model_fields), None)
         ):
@@ -109,7 +109,7 @@ class Strict(BaseModel):
 
 
 def not_honoured(reason: str, param: str = "") -> PydanticCustomError:
-    """`param`: of the field, where the place of the error is the whole request."""
+    """Validation error for an unsupported field. `param`: its name, if the error's location is the whole request."""
     return PydanticCustomError(UNSUPPORTED, "{reason}", {"reason": reason, "param": param})
 
 
@@ -120,21 +120,21 @@ def _null_is_absent(value: JsonValue) -> JsonValue:
 
 
 Unset = Annotated[None, BeforeValidator(_null_is_absent)]
-"""A field that answers of OpenAI's have, and that clients send back empty."""
+"""A field of OpenAI's answers that clients send back empty."""
 
 
 class WholeRequest(Strict, FewEntries):
     """A request's body. Null counts as absent."""
 
     harmless: ClassVar[Mapping[str, Harmless]] = {}
-    """Fields that it has besides, and that cannot change an answer."""
+    """Additional fields that cannot change an answer."""
     refused: ClassVar[Mapping[str, str]] = {}
-    """Fields that are refused, all or but for harmless values → the reason."""
+    """Fields that are refused, with any value or with all but harmless ones → the reason."""
 
     @model_validator(mode="before")
     @classmethod
     def _has_nothing_that_is_ignored(cls, raw: Any) -> Any:
-        """`Any`: whatever the body was."""
+        """Remove harmless and absent fields; refuse the others. `Any`: the unchecked body."""
         if not isinstance(raw, dict):
             raise ValueError("the body is a JSON object")
         body: dict[str, JsonValue] = raw
@@ -142,7 +142,7 @@ class WholeRequest(Strict, FewEntries):
 
 
 def parse_request(model: type[R], body: JsonValue) -> R:
-    """The request in `body`. Raises: Problem naming the first field that is wrong or not honoured."""
+    """Parse the request in `body`. Raises: Problem that names the first invalid or unsupported field."""
     try:
         return model.model_validate(body)
     except ValidationError as error:
@@ -150,7 +150,7 @@ def parse_request(model: type[R], body: JsonValue) -> R:
 
 
 def _is_honoured(model: type[WholeRequest], name: str, value: JsonValue) -> bool:
-    """Whether the model reads it. Raises: PydanticCustomError for what is neither honoured nor harmless."""
+    """Whether the model reads the field. Raises: PydanticCustomError if the field is neither honoured nor harmless."""
     if name in model.model_fields:
         return value is not None
     harmless, refused = model.harmless.get(name), model.refused.get(name)
@@ -164,7 +164,7 @@ def _is_honoured(model: type[WholeRequest], name: str, value: JsonValue) -> bool
 
 
 def problem_of(details: Sequence[ErrorDetails], body: JsonValue) -> Problem:
-    """What is wrong with a body: the first field that the validator names."""
+    """Problem for an invalid body: the first field that the validator names."""
     first, *others = details[:MAX_BRANCHES]
     kind, place = first["type"], _path(first["loc"], body)
     named = first.get("ctx", {}).get("param")
@@ -178,13 +178,13 @@ def problem_of(details: Sequence[ErrorDetails], body: JsonValue) -> Problem:
 
 
 def _first_word_in(reason: str, body: JsonValue) -> str:
-    """The field that a reason about several fields begins with."""
+    """The field at the start of a reason that concerns several fields; empty if there is none."""
     word = reason.split(" ", 1)[0]
     return word if isinstance(body, dict) and word in body else ""
 
 
 def _path(location: Sequence[int | str], body: JsonValue) -> str:
-    """`messages[0].content`; the validator's own parts, such as tags of unions, are left out."""
+    """Path such as `messages[0].content`; the validator's own parts, such as tags of unions, are left out."""
     found, value = "", body
     for number, part in enumerate(location):
         is_last = number == len(location) - 1

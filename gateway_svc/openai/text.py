@@ -1,4 +1,4 @@
-"""`/v1/completions`: the request, the answer and its chunks, which have the shape of whole answers."""
+"""`/v1/completions`: the request, the answer, and its chunks, which have the same shape as whole answers."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, Self
@@ -12,7 +12,7 @@ from gateway_svc.openai.sampling.counting import Counted, Head, UsageOf, usage_o
 from gateway_svc.openai.sampling.settings import MAX_CHOICES, MAX_TOKEN_ID, SamplingFields, seed_of_choice
 
 MAX_TOKENS = 16
-"""Tokens of an answer where none are given, as OpenAI has it."""
+"""Default maximum tokens of an answer, as in OpenAI's API."""
 MAX_PROMPTS = 64
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 Text = Annotated[str, Field(min_length=1)]
@@ -21,7 +21,7 @@ _FEW = Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)
 
 
 def _as_prompts(value: JsonValue) -> JsonValue:
-    """A list of prompts. One prompt may be given alone."""
+    """List of prompts; a single prompt is wrapped in a list."""
     is_ids = isinstance(value, list) and bool(value) and all(isinstance(one, int) for one in value)
     return [value] if isinstance(value, str) or is_ids else value
 
@@ -32,10 +32,10 @@ Prompts = Annotated[Annotated[list[Text], _FEW] | Annotated[list[Ids], _FEW], Be
 class CompletionRequest(SamplingFields):
     model: str = Field(min_length=1, max_length=200)
     prompt: Prompts
-    """A text or token ids, or several of one kind. No chat template is applied."""
+    """A text or token ids, or a list of one of these. No chat template is applied."""
     n: int = Field(default=1, ge=1, le=MAX_CHOICES)
     best_of: int | None = None
-    """Equal to `n`, if it is given: no candidates are discarded."""
+    """Must equal `n` if set: no candidates are discarded."""
     max_tokens: int = Field(default=MAX_TOKENS, ge=1)
     logprobs: int | None = Field(default=None, ge=0, le=20)
     stream: bool = False
@@ -57,7 +57,7 @@ class CompletionRequest(SamplingFields):
         return self.stream_options is not None and self.stream_options.include_usage
 
     def choices(self) -> list[Choice]:
-        """By prompt, then by choice. A prompt's seeds are the same whatever is beside it."""
+        """Choices ordered by prompt, then by choice. A prompt's seeds do not depend on the other prompts."""
         seed = self.first_seed
         settings = [self.settings(seed_of_choice(seed, number), self.max_tokens, self.logprobs) for number in range(self.n)]
         return [Choice(_prompt(prompt), sampling) for prompt in self.prompt for sampling in settings]
@@ -69,7 +69,7 @@ def _prompt(given: str | Sequence[int]) -> Prompt:
 
 class TextLogprobs(BaseModel):
     text_offset: list[int]
-    """Characters of the answer's tokens before each."""
+    """For each token, the number of answer characters before it."""
     token_logprobs: list[float]
     tokens: list[str]
     top_logprobs: list[dict[str, float]]
@@ -80,11 +80,11 @@ class TextChoice(BaseModel):
     text: str
     logprobs: TextLogprobs | None
     finish_reason: Literal["stop", "length"] | None
-    """None in chunks before a choice's last."""
+    """None in chunks before the last of a choice."""
 
 
 class TextAnswer(BaseModel):
-    """Serialized without what is unset: chunks have `usage` only where it was requested."""
+    """Serialized without unset fields: chunks have `usage` only if requested."""
 
     id: str
     object: Literal["text_completion"]
@@ -96,7 +96,7 @@ class TextAnswer(BaseModel):
 
 
 class TextStream:
-    """Chunks of one answer. `choices`: their number."""
+    """Builds the chunks of one answer. `choices`: their number."""
 
     def __init__(self, head: Head, choices: int, *, include_usage: bool) -> None:
         self._head = head
@@ -105,7 +105,7 @@ class TextStream:
         self._include_usage = include_usage
 
     def chunks(self, choice: int, delta: ServedDelta) -> list[TextAnswer]:
-        """What the choice got; nothing for tokens that gave no text yet."""
+        """Chunks for a delta; empty if its tokens gave no text yet."""
         self._counted[choice].add(delta)
         if not delta.text and not delta.tokens and delta.finish is None:
             return []
@@ -114,14 +114,14 @@ class TextStream:
         return [_answer(self._head, [shown], self._counted[choice].fingerprint, None, has_usage=self._include_usage)]
 
     def end(self) -> list[TextAnswer]:
-        """The chunk with the usage, if it was requested."""
+        """The chunk with the usage, if requested."""
         if not self._include_usage:
             return []
         return [_answer(self._head, [], self._counted[0].fingerprint, usage_of(self._counted), has_usage=True)]
 
 
 def text_answer(head: Head, choices: Sequence[Sequence[ServedDelta]]) -> TextAnswer:
-    """The whole answer, of all deltas of each choice."""
+    """Build the whole answer from all deltas of each choice."""
     counted = [Counted.of(deltas) for deltas in choices]
     found = [
         _choice(index, "".join(one.text for one in deltas), [token for one in deltas for token in one.tokens], 0, deltas[-1])

@@ -1,12 +1,12 @@
 """Serving: the gateway's side of requests to versions. No HTTP here.
 
-Consumes  replies.<gateway>, by NATS's core
+Consumes  replies.<gateway>, by core NATS
 Produces  prompts.serve.<pool>.<shard>.<task>.<request>, cancels.<replica>, served.<task>.<request>
 
-client.py        a request as a stream of deltas, which survives the replicas that sample it
-pools.py         pools that serve, and how long the start of a sampler takes that will serve again
-stream_quota.py  which requests this process takes, and which of them it sends
-progress.py      what has come of one request, what its client has not read yet, and what it was given
+client.py        a request as a stream of deltas, which survives the failure of replicas
+pools.py         pools that serve, and the expected time until a starting sampler serves
+stream_quota.py  limits on accepted requests, and on those sent to replicas
+progress.py      received deltas of one request, its client's unread deltas, and tokens delivered
 texts.py         texts of tokens, for samples
-reports.py       ended requests, for the scheduler to book
+reports.py       reports of ended requests, for the scheduler to book
 """

@@ -1,7 +1,7 @@
-"""Client of serving: a request becomes a stream of deltas, whichever replicas sample it.
+"""Client of serving: turns a request into a stream of deltas, whichever replicas sample it.
 
-The request waits for its turn, and is stored in a work queue, from which one replica takes it; its tokens come by NATS's core. Where some
-are missing, or the replica is silent, the next attempt brings the tokens so far, and another replica goes on behind them.
+The request waits for its turn and is stored in a work queue, from which one replica takes it; its tokens arrive by core NATS. If tokens
+are missing, or the replica falls silent, the next attempt includes the tokens so far, and another replica continues after them.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from gateway_svc.serving.texts import Texts
 
 MAX_ATTEMPTS = 8
 RESUME_S = 5.0
-"""Seconds in which another replica must go on with a stream that has begun."""
+"""Seconds within which another replica must continue a stream that has begun."""
 MAX_UNHEARD = 2
-"""Attempts in a row that no replica may be heard of, before a stream that has begun ends."""
+"""Maximum consecutive attempts without any message from a replica, before a stream that has begun ends."""
 GRACE_S = 0.5
-"""Seconds that a replica's own report of an overdue request may take."""
+"""Extra seconds for a replica's own report that a request is overdue."""
 LOOK_S = 0.25
-"""Seconds between two looks for what does not come."""
+"""Seconds between checks for lost and overdue streams."""
 RECONNECT_S = 0.5
 
 log = structlog.get_logger()
@@ -39,27 +39,27 @@ log = structlog.get_logger()
 @dataclass
 class _Stream:
     request: ServeRequest
-    """Of the current attempt."""
+    """Message of the current attempt."""
     room: Reservation
     progress: Progress = field(default_factory=Progress)
     buffer: Buffer = field(default_factory=Buffer)
     given: Given = field(default_factory=Given)
     unheard: int = 0
-    """Latest attempts that no replica was heard of."""
+    """Number of latest attempts without any message from a replica."""
     has_ended: bool = False
-    """Its last delta came."""
+    """Whether its last delta has arrived."""
 
     def is_lost(self, monotonic_s: float) -> bool:
         """Whether another attempt is needed."""
         return self.progress.is_lost or self.progress.is_silent(monotonic_s)
 
     def is_overdue(self, now_s: float) -> bool:
-        """Whether it should have begun."""
+        """Whether its first token is overdue."""
         return now_s > self.request.first_token_by_s + GRACE_S and (self.progress.replica is None or not self.progress.ids)
 
 
 class Serving:
-    """Requests of one gateway replica. `run` must run."""
+    """Requests of one gateway replica. `run` must be running."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Serving:
         max_streams: int = MAX_STREAMS,
         max_waiting_bytes: int = MAX_WAITING_BYTES,
     ) -> None:
-        """`gateway`: this replica's name, under which it also reports itself in the bucket `replicas`: without that its requests end."""
+        """`gateway`: this replica's name. Its reports in the bucket `replicas` must have the same name, or samplers end its requests."""
         self._bus = bus
         self.gateway = gateway
         self._room = StreamQuota(max_streams, max_waiting_bytes)
@@ -85,7 +85,7 @@ class Serving:
         return len(self._streams)
 
     async def run(self) -> None:
-        """Takes deltas and sends reports, until cancelled."""
+        """Receive deltas and send reports until cancelled."""
         async with asyncio.TaskGroup() as runners:
             runners.create_task(self.reports.run())
             runners.create_task(self.restarts.run())
@@ -93,7 +93,7 @@ class Serving:
             runners.create_task(self._look_often())
 
     async def _look_often(self) -> None:
-        """Streams for which something does not come in time are woken."""
+        """Wake streams that are lost or overdue."""
         while True:
             await asyncio.sleep(LOOK_S)
             now_s, monotonic_s = self._bus.clock.now_s(), time.monotonic()
@@ -108,11 +108,11 @@ class Serving:
             self._listens.clear()
 
     async def deltas(self, request: ServeRequest, report: Callable[[ServingEnded], None] | None = None) -> AsyncGenerator[ServedDelta]:
-        """The deltas of a request, whose attempt is 0 and whose gateway is this one; the last has `finish` or `failure`.
+        """Yield the deltas of a request with attempt 0 and this gateway's name; the last has `finish` or `failure`.
 
-        Nothing is sent before the first is asked for. Closing the generator ends the request wherever it runs. Only the first delta has
-        `prompt_tokens` and `fingerprint`. `report`: gets what the client was given, at its end; default: it is booked.
-        Raises: TooManyStreams; Unavailable when NATS does not store it; Reject when it is too large.
+        Nothing is sent before the first delta is requested. Closing the generator ends the request on its replica. Only the first delta has
+        `prompt_tokens` and `fingerprint`. `report`: receives the tokens delivered to the client, at the end; default: they are booked.
+        Raises: TooManyStreams; Unavailable if NATS does not store the request; Reject if it is too large.
         """
         if request.request in self._streams:
             raise Reject(f"request {request.request} is running already")
@@ -145,7 +145,7 @@ class Serving:
                 await asyncio.shield(self._cancel(stream.progress.replica, request.request, stream.progress.attempt))
 
     async def _turn(self, request: ServeRequest) -> Callable[[], None] | None:
-        """Waits until the request may be sent, and gives what ends its turn; None when its time has passed."""
+        """Wait until the request may be sent; return a function that ends its turn, or None if the deadline passed."""
         try:
             async with asyncio.timeout(request.first_token_by_s - self._bus.clock.now_s()):
                 return await self._turns.begin(request.pool, request.tenant, request.key)
@@ -153,14 +153,14 @@ class Serving:
             return None
 
     async def _begin(self, request: ServeRequest, body: bytes) -> None:
-        """Raises: as `deltas`."""
+        """Send the first attempt. Raises: as `deltas`."""
         try:
             await self._publish(request, body)
         except StreamFull:
             raise TooManyStreams("requests of as many bytes as may wait for replicas, of all gateways; ask again later") from None
 
     async def _missing(self, stream: _Stream) -> ServedDelta | None:
-        """Waits for a delta, or gives the last one where none will come."""
+        """Wait for a delta and return None, or return a last delta if no more will come."""
         if stream.buffer.is_over:
             return _failed(stream, "slow_reader", "the client has read too slowly")
         if stream.is_lost(time.monotonic()):
@@ -179,7 +179,7 @@ class Serving:
         return await self._try_again(stream)
 
     async def _try_again(self, stream: _Stream) -> ServedDelta | None:
-        """The next attempt; the last delta where there have been too many."""
+        """Start the next attempt; return a last delta if the maximum was reached."""
         progress, now_s = stream.progress, self._bus.clock.now_s()
         log.warning("request_resumed", request=stream.request.request, attempt=progress.attempt, tokens=len(progress.ids) // 4)
         await self._cancel(progress.replica, stream.request.request, progress.attempt)
@@ -187,7 +187,7 @@ class Serving:
             return _failed(stream, "engine_lost", f"{MAX_ATTEMPTS} attempts were lost")
         progress.begin_next()
         stream.room.note(waits=True)
-        resume_s = max(RESUME_S, self.restarts.expected_s(stream.request.pool) or 0.0)  # where it restarts there is no other replica
+        resume_s = max(RESUME_S, self.restarts.expected_s(stream.request.pool) or 0.0)  # a restarting pool has no other replica
         first_token_by_s = now_s + resume_s if progress.ids else stream.request.first_token_by_s
         update = {"attempt": progress.attempt, "sampled": progress.ids, "first_token_by_s": first_token_by_s}
         stream.request = stream.request.model_copy(update=update)
@@ -219,14 +219,14 @@ class Serving:
         for delta in message.deltas:
             if not self._give(message.replica, delta):
                 unwanted[delta.request] = delta.attempt
-        for request, attempt in unwanted.items():  # of a client that went before the replica was known, or of an earlier attempt
+        for request, attempt in unwanted.items():  # the client left before the replica was known; earlier attempts
             await self._cancel(message.replica, request, attempt)
 
     def _give(self, replica: str, delta: ServedDelta) -> bool:
-        """False where the replica shall end the attempt, because the client reads too slowly."""
+        """Pass a delta to its stream; False if the replica should end the attempt because the client reads too slowly."""
         stream = self._streams.get(delta.request)
         if stream is None:
-            return True  # it is told when it shows life the next time
+            return True  # the replica is told at its next sign of life
         wanted = stream.progress.take(replica, delta, time.monotonic())
         stream.room.note(waits=stream.progress.replica is None)
         if wanted is not None:
@@ -239,7 +239,7 @@ class Serving:
         return stream.has_ended or not stream.buffer.is_over
 
     async def _cancel(self, replica: str | None, request: str, attempt: int) -> None:
-        """End an attempt at the replica that has it. A lost message is repeated when that shows life."""
+        """End an attempt on its replica. A lost message is repeated at the replica's next sign of life."""
         if replica is None:
             return
         message = CancelServing(gateway=self.gateway, requests=[ServedAttempt(request=request, attempt=attempt)])

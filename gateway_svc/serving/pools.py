@@ -1,4 +1,4 @@
-"""Pools as the scheduler offers them, and when one that has no sampler now is expected to have one."""
+"""Pools as the scheduler offers them, and the expected start time of pools without a ready sampler."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ class Offers:
         return any(one.name == pool for one in self._pools)
 
     def check(self, pool: str) -> None:
-        """Raises: Problem for a pool that serves no version or is gone, so that no request waits without a replica."""
+        """Raises: Problem for a pool that does not serve or was removed, so that no request waits without a replica."""
         found = next((one for one in self._pools if one.name == pool), None)
         if not self._pools or (found is not None and found.serves):
             return
@@ -36,7 +36,7 @@ class Offers:
 
 
 class Restarts:
-    """Of all pools, as of the last look. `run` must run."""
+    """Expected restarts of samplers in all pools, refreshed periodically. `run` must be running."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -44,18 +44,18 @@ class Restarts:
         self._alive: set[str] = set()
 
     async def run(self) -> None:
-        """Look periodically, until cancelled."""
+        """Refresh periodically until cancelled."""
 
         await run_forever(self._look, REPLICA_TTL_S / 5, "replicas_unknown")
 
     async def _look(self) -> None:
-        lives = await self._bus.kv.values(HISTORY_BUCKET, ProcessLife, LIVES)  # first: what is ready there reports by then
+        lives = await self._bus.kv.values(HISTORY_BUCKET, ProcessLife, LIVES)  # read first: what is ready here has reported by then
         reports = await self._bus.kv.values(REPLICAS_BUCKET, ReplicaReport)
         self._alive = {life_key(report.service, report.replica) for report in reports}
         self._lives = [life for life in lives if life.service == "rollout" and life.ended != ""]
 
     def expected_s(self, pool: str) -> float | None:
-        """Seconds until the first sampler of the pool is ready; None where one works, or no start of one has been measured."""
+        """Seconds until the pool's first sampler is ready; None if one works, or no start has been measured."""
         now_s, left = self._bus.clock.now_s(), list[float]()
         for life in self._lives:
             if life.pool != pool:

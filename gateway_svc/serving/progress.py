@@ -1,8 +1,8 @@
-"""Progress of one request over its attempts: what came, from whom, whether anything is missing, and what its client has had of it.
+"""Progress of one request over its attempts: received deltas, the sampling replica, gaps, and tokens delivered to the client.
 
-An attempt belongs to the first replica that is heard of it. What others send of it, and what comes of earlier attempts, is not wanted:
-they are asked to stop. An attempt whose deltas have a gap, or whose replica is silent, is lost, and the next one continues behind the
-tokens that the client was given, so none comes twice and none is missing.
+An attempt belongs to the first replica that reports it. Deltas of other replicas, and of earlier attempts, are dropped, and their senders
+are told to stop. An attempt with a gap in its deltas, or with a silent replica, is lost, and the next one continues after the
+tokens delivered to the client, so that no token is repeated or missing.
 """
 
 import asyncio
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from common.messages import ServedDelta
 
 SILENT_S = 2.0
-"""Seconds without a sign of life after which a replica counts as dead; it gives one every ALIVE_S."""
+"""Seconds without a sign of life after which a replica counts as dead; replicas send one every ALIVE_S."""
 MAX_BUFFERED_BYTES = 256 * 1024
-"""Bytes that a client may leave unread."""
+"""Maximum bytes that a client may leave unread."""
 DELTA_BYTES = 64
-"""Size of a delta without content."""
+"""Bytes counted for a delta without content."""
 ID_BYTES = 4
 
 
@@ -24,28 +24,28 @@ class Progress:
     def __init__(self) -> None:
         self.attempt = 0
         self.ids = b""
-        """Tokens so far, (N,) int32."""
+        """Token ids so far, (N,) int32."""
         self.replica: str | None = None
-        """Replica that has the attempt; None until it is heard of."""
+        """Replica that samples the attempt; None until it reports."""
         self.is_lost = False
         self._next = 0
         self._seen_s = 0.0
         self._has_begun = False
 
     def begin_next(self) -> None:
-        """The next attempt."""
+        """Start the next attempt."""
         self.attempt += 1
         self.replica, self.is_lost, self._next = None, False, 0
 
     def hear(self, replica: str, attempt: int, now_s: float) -> bool:
-        """A sign of life of a replica that has an attempt; False where it is not wanted there."""
+        """Record a sign of life of a replica; False if the replica should not sample this attempt."""
         if attempt != self.attempt or self.is_lost or self.replica not in (None, replica):
             return False
         self.replica, self._seen_s = replica, now_s
         return True
 
     def take(self, replica: str, delta: ServedDelta, now_s: float) -> ServedDelta | None:
-        """The delta as the client gets it; None where it is not wanted, came before, or shows that another is missing (`is_lost`)."""
+        """The delta for the client; None if it is unwanted, repeated, or reveals a missing one (which sets `is_lost`)."""
         if not self.hear(replica, delta.attempt, now_s) or delta.number < self._next:
             return None
         if delta.number > self._next or delta.failure == "engine_lost" or (delta.failure == "overdue" and self.ids):
@@ -59,18 +59,18 @@ class Progress:
         return delta
 
     def is_silent(self, now_s: float) -> bool:
-        """Whether the replica that has the attempt has died."""
+        """Whether the attempt's replica counts as dead."""
         return self.replica is not None and now_s - self._seen_s > SILENT_S
 
 
 class Buffer:
     def __init__(self) -> None:
         self._deltas: deque[tuple[ServedDelta, int]] = deque()
-        """With their sizes."""
+        """Unread deltas with their sizes in bytes."""
         self._bytes = 0
         self._woken = asyncio.Event()
         self.is_over = False
-        """The client has left too much unread: what there was is dropped."""
+        """Whether the client left too much unread; its deltas were dropped."""
 
     def put(self, delta: ServedDelta) -> None:
         size = size_of(delta)
@@ -92,13 +92,13 @@ class Buffer:
         self._woken.set()
 
     async def wait(self) -> None:
-        """Until something happens. Without a timer, which would cost as much as all else that is done for a delta."""
+        """Wait for a delta or a wake-up. Without a timer, which would cost as much as the rest of a delta's processing."""
         await self._woken.wait()
         self._woken.clear()
 
 
 def size_of(delta: ServedDelta) -> int:
-    """About as many bytes as the client is sent."""
+    """Approximate bytes that the client is sent."""
     tokens = sum(DELTA_BYTES * (1 + len(token.top)) for token in delta.tokens)
     calls = sum(len(call.name) + len(call.arguments) for call in delta.calls)
     return DELTA_BYTES + len(delta.ids) + len(delta.text.encode()) + len(delta.reasoning.encode()) + tokens + calls
@@ -107,12 +107,12 @@ def size_of(delta: ServedDelta) -> int:
 @dataclass
 class Given:
     prompt: int | None = None
-    """None before the first delta."""
+    """Prompt tokens; None before the first delta."""
     cached: int = 0
     sampled: int = 0
 
     def add(self, delta: ServedDelta) -> None:
-        """Of a second attempt the prompt is the same, and counts once."""
+        """Add a delta's tokens; the prompt of later attempts is the same and counts once."""
         self.prompt = delta.prompt_tokens if self.prompt is None else self.prompt
         self.cached = delta.cached_tokens if delta.cached_tokens is not None else self.cached
         self.sampled += len(delta.ids) // ID_BYTES

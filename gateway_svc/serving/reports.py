@@ -1,4 +1,4 @@
-"""Reports of ended requests to the scheduler, which books them. One that NATS does not store is repeated until it does."""
+"""Sends reports of ended requests to the scheduler, which bills them; retries until NATS stores them."""
 
 import asyncio
 from contextlib import suppress
@@ -14,7 +14,7 @@ from common.resilience.backoff import Backoff
 from gateway_svc.serving.progress import Given
 
 MAX_WAITING = 20_000
-"""Maximum reports that wait for NATS: about as many requests as one process ends in minutes."""
+"""Maximum reports waiting for NATS: about as many requests as one process ends in minutes."""
 PAUSE = Backoff(first_s=0.5, max_s=10.0)
 UNBOOKED = Counter("marlaas_gateway_unbooked_requests_total", "Ended requests whose report was dropped, so that nobody pays them")
 
@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 
 def report_of(request: ServeRequest, given: Given) -> ServingEnded | None:
-    """`request`: of the last attempt. None where the client was given nothing."""
+    """Report of an ended request; None if the client received nothing. `request`: message of the last attempt."""
     if given.prompt is None:
         return None
     adapter = request.adapter
@@ -35,13 +35,13 @@ def report_of(request: ServeRequest, given: Given) -> ServingEnded | None:
         task=adapter.task if adapter else None,
         version=adapter.version if adapter else None,
         prompt_tokens=given.prompt,
-        cached_tokens=min(given.cached, given.prompt),  # an attempt that resumes also finds sampled ones there
+        cached_tokens=min(given.cached, given.prompt),  # a resumed attempt also finds sampled tokens in the cache
         sampled_tokens=given.sampled,
     )
 
 
 class Reports:
-    """`run` must run."""
+    """Queue of reports. `run` must be running."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -55,7 +55,7 @@ class Reports:
             log.error("request_not_booked", request=report.request, reason=f"{MAX_WAITING} reports wait for NATS already")
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Store queued reports until cancelled."""
         while True:
             report = await self._waiting.get()
             try:
@@ -64,7 +64,7 @@ class Reports:
                 self._waiting.task_done()
 
     async def flush(self, timeout_s: float) -> None:
-        """Wait until all are stored, or the time has passed."""
+        """Wait until all reports are stored, at most `timeout_s` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._waiting.join()

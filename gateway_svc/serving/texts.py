@@ -1,4 +1,4 @@
-"""Texts of tokens, from a replica of the pool that serves: it alone has the tokenizer."""
+"""Texts of tokens, requested from a serving replica of the pool: only replicas have the tokenizer."""
 
 import asyncio
 import secrets
@@ -12,9 +12,9 @@ from common.messages import ReplicaReport, Served, TextsRequest, TokenTexts
 from common.messages.serving import MAX_TEXT_TOKENS
 
 WAIT_S = 3.0
-"""Seconds after which tokens are shown as ids."""
+"""Seconds to wait for texts, after which tokens are shown as ids."""
 AT_ONCE = 4
-"""Maximum concurrent requests of one gateway; they share replicas with chats."""
+"""Maximum concurrent requests of one gateway; they compete with chats for replicas."""
 ID_BYTES = 4
 
 log = structlog.get_logger()
@@ -28,7 +28,7 @@ class Texts:
         self._places = asyncio.Semaphore(AT_ONCE)
 
     async def of(self, pool: str, task: str, ids: bytes) -> TokenTexts | None:
-        """Texts of tokens, (T,) int32. None where no live replica of the pool serves, or none answers."""
+        """Texts of tokens, (T,) int32; None if no live replica of the pool serves, or none answers."""
         if not ids or len(ids) > ID_BYTES * MAX_TEXT_TOKENS:
             return None
         try:

@@ -1,7 +1,7 @@
-"""Fetches the browser's libraries into `vendor/`: `python -m gateway_svc.web.fetch_vendor`, with npm.
+"""Fetches third-party browser libraries into `vendor/`: `python -m gateway_svc.web.fetch_vendor`, with npm.
 
-`vendor/packages.json` names packages, versions, the SHA-512 of each package and of each file. Nothing is written whose digest differs. To
-take another version, change it there; the error says what digest was found.
+`vendor/packages.json` lists packages, versions, and the SHA-512 of each package and file. A file with another digest is not written. To
+use another version, change it there; the error reports the digest that was found.
 """
 
 import base64
@@ -22,7 +22,7 @@ class VendoredFile(BaseModel):
     source: str
     """Path in the package."""
     integrity: str
-    """As browsers and npm write it: `sha512-` and base64."""
+    """SHA-512 as browsers and npm write it: `sha512-` and base64."""
 
 
 class VendoredPackage(BaseModel):
@@ -33,7 +33,7 @@ class VendoredPackage(BaseModel):
     licence: str
     integrity: str
     files: dict[str, VendoredFile]
-    """Name in `vendor/` → what it is."""
+    """File name in `vendor/` → its source and digest."""
 
 
 class Vendored(BaseModel):
@@ -51,7 +51,7 @@ def integrity_of(content: bytes) -> str:
 
 
 def changed_files() -> list[str]:
-    """Names of files in `vendor/` that are missing, or are not those of the list."""
+    """Names of files in `vendor/` that are missing, changed, or not in the list."""
     files = {name: file for package in vendored().packages for name, file in package.files.items()}
     found = {path.name for path in VENDOR.iterdir()} - {"packages.json"}
     differing = {name for name in found & set(files) if integrity_of((VENDOR / name).read_bytes()) != files[name].integrity}
@@ -59,7 +59,7 @@ def changed_files() -> list[str]:
 
 
 def fetch() -> None:
-    """Raises: SystemExit when a digest differs; CalledProcessError when npm fails."""
+    """Fetch and check all packages. Raises: SystemExit if a digest differs; CalledProcessError if npm fails."""
     for package in vendored().packages:
         with tempfile.TemporaryDirectory() as folder:
             command = ["npm", "pack", "--silent", "--ignore-scripts", "--pack-destination", folder, f"{package.name}@{package.version}"]

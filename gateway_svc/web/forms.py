@@ -1,4 +1,4 @@
-"""A form with every field of the task file, made from its model; and task files from what was filled in."""
+"""A form with every field of the task file, generated from its model; and task files from completed forms."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -15,21 +15,21 @@ from gateway_svc.problems import FieldError, Problem
 
 Kind = Literal["text", "whole", "number", "choice", "json"]
 FILLED_APART = ("tenant",)
-"""Fields that a key decides."""
+"""Fields that the key determines."""
 
 
 @dataclass(frozen=True)
 class Input:
     path: str
-    """`section.field`, also the name in the form."""
+    """`section.field`; also the input's name in the form."""
     label: str
     kind: Kind
     hint: str
     default: str
-    """As a task file has it; empty where there is none."""
+    """Default as written in a task file; empty if there is none."""
     choices: Sequence[str]
     suggestions: Sequence[str]
-    """Of which one may be chosen; others may be typed."""
+    """Suggested values; others may be typed."""
     value: str
     error: str
 
@@ -46,7 +46,7 @@ class Fieldset:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is shown unfolded: something is required, filled in or wrong."""
+        """Whether it is shown expanded: an input is required, filled in or invalid."""
         return any(one.is_required or one.value or one.error for one in self.inputs)
 
 
@@ -54,12 +54,12 @@ class Fieldset:
 class TaskForm:
     fieldsets: Sequence[Fieldset]
     general: Sequence[str] = ()
-    """What is wrong with the whole task."""
+    """Errors about the whole task."""
     tenant_error: str = ""
 
     @property
     def first_wrong(self) -> str:
-        """Path of the first input that is wrong, which a browser then goes to; empty where none is."""
+        """Path of the first invalid input, which gets the focus; empty if there is none."""
         if self.tenant_error:
             return "tenant"
         return next((one.path for part in self.fieldsets for one in part.inputs if one.error), "")
@@ -67,23 +67,23 @@ class TaskForm:
 
 @dataclass(frozen=True)
 class Filled:
-    """What a user has filled in."""
+    """Values that a user entered, and errors about them."""
 
     values: Mapping[str, str] = field(default_factory=dict)
-    """Path → text."""
+    """Path → entered text."""
     errors: Sequence[FieldError] = ()
 
 
 @dataclass(frozen=True)
 class FormChoices:
-    """Names to choose from."""
+    """Names offered for selection."""
 
     pools: Sequence[str] = ()
     environments: Sequence[str] = ()
 
 
 def task_form(filled: Filled, offers: FormChoices = FormChoices()) -> TaskForm:
-    """The form, with values and errors at their fields."""
+    """Build the form with entered values and errors at their fields."""
     known = {path for path, _ in _leaves()} | {*FILLED_APART}
     errors: dict[str, str] = {}
     for error in filled.errors:
@@ -101,14 +101,14 @@ def task_form(filled: Filled, offers: FormChoices = FormChoices()) -> TaskForm:
 
 
 def _known_path(path: str, known: Collection[str]) -> str:
-    """The field that it is in, such as `evaluation.protocol` of `evaluation.protocol.0.seed`; empty for none."""
+    """The form field that contains a path, such as `evaluation.protocol` for `evaluation.protocol.0.seed`; empty if none does."""
     while path and path not in known:
         path = path.rpartition(".")[0]
     return path
 
 
 def read_form(values: Mapping[str, str]) -> dict[str, JsonValue]:
-    """The task file that was filled in. What is no number or no JSON stays a text, which the check of the task refuses."""
+    """Task file from a completed form. Invalid numbers and JSON stay text, which the check of the task refuses."""
     found: dict[str, JsonValue] = {}
     for name, info in _leaves():
         given = values.get(name, "").strip()
@@ -121,7 +121,7 @@ def read_form(values: Mapping[str, str]) -> dict[str, JsonValue]:
 
 
 def filled_from(spec: Mapping[str, JsonValue]) -> dict[str, str]:
-    """What the form of a spec is filled with."""
+    """Form values for a spec: path → text."""
     found: dict[str, str] = {}
     for name, info in _leaves():
         section, _, leaf = name.rpartition(".")
@@ -133,7 +133,7 @@ def filled_from(spec: Mapping[str, JsonValue]) -> dict[str, str]:
 
 
 def _leaves() -> list[tuple[str, FieldInfo]]:
-    """Every field that is no section, by path."""
+    """All fields that are no sections: (path, field)."""
     found: list[tuple[str, FieldInfo]] = []
     for name, info in TaskSpec.model_fields.items():
         model = info.annotation
@@ -221,7 +221,7 @@ def _number(text: str) -> JsonValue:
 
 
 def _json(text: str) -> JsonValue:
-    """Strict, as bodies of requests are."""
+    """Parse strict JSON, as request bodies are; invalid JSON stays text."""
     try:
         return read_json(text.encode(errors="replace"))
     except Problem:

@@ -1,4 +1,4 @@
-"""The playground: what its form asks of each model, the same as code, and what each has answered."""
+"""The playground: requests of its form to each model, the same as code, and the models' answers."""
 
 import json
 import math
@@ -15,10 +15,10 @@ from gateway_svc.web.text import escaped
 
 MAX_MODELS = 4
 MAX_TURNS = 20
-"""Maximum messages after that of the system."""
+"""Maximum messages after the system message."""
 ROLES = ("user", "assistant")
 EXTENSIONS = ("top_k", "min_p", "repetition_penalty")
-"""Settings that the `openai` client has no argument for."""
+"""Settings without an argument in the `openai` client."""
 FIRST = {"max_tokens": "256", "top_logprobs": "5"}
 MOST_TOKENS = 500
 """Maximum rows of a table of tokens."""
@@ -43,7 +43,7 @@ SETTINGS = (
     Setting("seed", "Seed", "empty: another one for each request"),
     Setting("top_logprobs", "Token probabilities", "alternatives for each token, 0 to 20; empty: none are shown"),
 )
-"""Numbers; their names are those of OpenAI's API."""
+"""Numeric settings; names as in OpenAI's API."""
 
 
 @dataclass(frozen=True)
@@ -54,23 +54,23 @@ class Turn:
 
 @dataclass(frozen=True)
 class Playground:
-    """What the form has, as it was typed."""
+    """Content of the form as typed."""
 
     models: Sequence[str]
-    """MAX_MODELS names, empty ones among them."""
+    """MAX_MODELS names; unused ones are empty."""
     system: str
     turns: Sequence[Turn]
     settings: Mapping[str, str]
     stop: str
-    """One stop string a line."""
+    """Stop strings, one per line."""
 
     @property
     def used(self) -> list[int]:
-        """Numbers of the models that are named."""
+        """Indices of the models that are named."""
         return [number for number, model in enumerate(self.models) if model]
 
     def request(self, number: int) -> dict[str, JsonValue]:
-        """The body of a chat completion by one model. What is no number stays a text: the route's own check says what is wrong."""
+        """Body of a chat completion for one model. Invalid numbers stay text, so that the route reports the error."""
         given = {name: _number(text) for name, text in self.settings.items() if text}
         messages = [("system", self.system), *((turn.role, turn.text) for turn in self.turns)]
         body: dict[str, JsonValue] = {"model": self.models[number]}
@@ -83,19 +83,19 @@ class Playground:
         return body
 
     def with_turns(self, change: int) -> "Playground":
-        """With one more empty turn, or without the last one."""
+        """A copy with one more empty turn, or without the last one."""
         fewer, more = self.turns[: max(len(self.turns) - 1, 1)], [*self.turns, Turn(ROLES[len(self.turns) % 2], "")]
         turns = fewer if change < 0 else more[:MAX_TURNS]
         return Playground(self.models, self.system, turns, self.settings, self.stop)
 
 
 def first_playground(models: Sequence[str]) -> Playground:
-    """The form before it is filled in."""
+    """The initial form."""
     return Playground(_slots([model.strip() for model in models]), "", [Turn("user", "")], FIRST, "")
 
 
 def read_playground(form: Mapping[str, str]) -> Playground:
-    """Of a form that was sent. Roles that there are not count as `user`."""
+    """Parse a submitted form. Unknown roles count as `user`."""
     models = [form.get(f"model.{number}", "").strip() for number in range(MAX_MODELS)]
     turns = [
         Turn(role if (role := form.get(f"role.{number}", "")) in ROLES else "user", form[f"text.{number}"])
@@ -107,7 +107,7 @@ def read_playground(form: Mapping[str, str]) -> Playground:
 
 
 def as_code(shown: Playground, address: str) -> dict[str, str]:
-    """Programs that send the same requests, by language. `address`: of the API, such as `http://127.0.0.1:8000/v1`."""
+    """Equivalent programs by language. `address`: URL of the API, such as `http://127.0.0.1:8000/v1`."""
     bodies = [shown.request(number) for number in shown.used]
     return {"curl": "\n".join(_curl(body, address) for body in bodies), "Python": _python(bodies, address)} if bodies else {}
 
@@ -162,21 +162,21 @@ def _slots(models: Sequence[str]) -> list[str]:
 class TokenRow:
     token: str
     share: float
-    """Its probability, from 0 to 1."""
+    """Probability of the token, from 0 to 1."""
     others: Sequence[tuple[str, float]]
 
 
 @dataclass(frozen=True)
 class Answer:
     model: str
-    """The exact one; as it was asked for where there is no answer."""
+    """Exact model name; the requested name if there is no answer."""
     text: str = ""
     reasoning: str = ""
     error: str = ""
     figures: str = ""
     tokens: Sequence[TokenRow] = ()
     left_out: int = 0
-    """Tokens that the table leaves out."""
+    """Number of tokens that the table leaves out."""
 
 
 def failed_answer(model: str, status: int, content: bytes) -> Answer:
@@ -184,7 +184,7 @@ def failed_answer(model: str, status: int, content: bytes) -> Answer:
 
 
 def whole_answer(content: bytes) -> Answer:
-    """`content`: the answer of the route of chat completions."""
+    """Answer to show, from the body of a chat completion."""
     found = ChatAnswer.model_validate_json(content)
     choice, usage = found.choices[0], found.usage
     tokens = choice.logprobs.content if choice.logprobs is not None else []

@@ -1,4 +1,7 @@
-"""What pages ask the scheduler, as the caller's key permits. A page has few concurrent questions: a tenant has four places."""
+"""Questions of pages to the scheduler, with the caller's permissions. A page asks few concurrently: a tenant has four slots.
+
+All functions here raise what `Door.ask` raises.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -38,17 +41,17 @@ from gateway_svc.web.views.timeline import TaskLine, line_of
 from gateway_svc.web.views.usage import Ledger
 
 MODELS = 100
-"""Newest tasks whose latest versions the playground offers."""
+"""Number of newest tasks whose latest versions the playground offers."""
 AT_ONCE = 3
 """Maximum concurrent questions of one page."""
 SLICES = 50
-"""Latest slices of shared accelerators that a page shows."""
+"""Maximum slices of shared accelerators shown, latest first."""
 SPARK_STEPS = 40
-"""Latest steps of a task in the list of tasks."""
+"""Latest steps per task in the list of tasks."""
 TIMELINE_TASKS = 100
-"""Tasks of a timeline; a page may have a few more."""
+"""Tasks per timeline page; a page may have a few more."""
 TIMELINE_STEPS = 1000
-"""Latest steps of each of them."""
+"""Latest steps per task in the timeline."""
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -57,15 +60,15 @@ U = TypeVar("U")
 class Shared:
     executors: Sequence[ExecutorOf]
     slices: Sequence[SliceOf]
-    """The newest first. A tenant's: those that served its tasks."""
+    """Slices, newest first; a tenant sees those that served its tasks."""
 
 
 Models = dict[str, dict[str, str]]
-"""Kind → name of a model → what it is shown as."""
+"""Kind → model name → label."""
 
 
 async def read_listing(door: Door, wanted: AskTasks) -> Listing:
-    """One page of tasks. Raises: as `Door.ask`, as everything here."""
+    """Read one page of the list of tasks."""
     page = await door.ask("tasks", wanted, TasksAnswer)
     steps = await _each(page.tasks, lambda status: latest_steps(door, status, SPARK_STEPS))
     waiting = [status for status in page.tasks if status.state not in ENDED]
@@ -76,14 +79,14 @@ async def read_listing(door: Door, wanted: AskTasks) -> Listing:
 
 
 async def _why(door: Door, status: TaskStatus) -> WhyAnswer | None:
-    """None for a task that was deleted meanwhile."""
+    """Reason why a task waits; None if the task was deleted meanwhile."""
     with suppress(UnknownHere):
         return await read_why(door, status.task)
     return None
 
 
 async def latest_steps(door: Door, status: TaskStatus, most: int) -> list[StepOf]:
-    """Of a task: its `most` latest steps, and those that are with the trainer."""
+    """The `most` latest steps of a task, and those that the trainer works on."""
     if status.state == "rejected":
         return []
     with suppress(UnknownHere):
@@ -92,7 +95,7 @@ async def latest_steps(door: Door, status: TaskStatus, most: int) -> list[StepOf
 
 
 async def read_task_page(door: Door, task: str, over: Over, versions: int = 1) -> TaskPage:
-    """`versions`: page of that table."""
+    """Read the page of one task. `versions`: page number of the table of versions."""
     status = await read_status(door, task)
     every = thinning(status.version)
     why = await _why(door, status) if status.state not in ENDED else None
@@ -113,7 +116,7 @@ async def read_task_page(door: Door, task: str, over: Over, versions: int = 1) -
 
 
 async def read_models(door: Door) -> Models:
-    """What is served now: aliases, the latest versions of the newest tasks, and base models."""
+    """Models that can be sampled now: aliases, latest versions of the newest tasks, and base models."""
     served = {pool.name for pool in await read_pools(door) if pool.serves}
     named = {one.name: one.model for one in await Aliases(door).all() if one.pool in served}
     newest = await door.ask("tasks", AskTasks(sort="created", descending=True, most=MODELS), TasksAnswer)
@@ -126,7 +129,7 @@ async def read_models(door: Door) -> Models:
 
 
 async def read_timeline(door: Door, cursor: str | None) -> tuple[list[TaskLine], str | None]:
-    """The newest tasks after `cursor` with their latest steps, and the next cursor; a task without a step has no line."""
+    """The newest tasks after `cursor` with their latest steps, and the next cursor; tasks without steps are left out."""
     found, cursor = await progress.read_timeline(door, cursor, tasks=TIMELINE_TASKS, steps=TIMELINE_STEPS)
     return [line_of(one) for one in found], cursor
 
@@ -148,7 +151,7 @@ async def read_usage(door: Door) -> Ledger:
 
 
 async def read_offers(door: Door) -> FormChoices:
-    """What a new task may name."""
+    """Names that a new task may use."""
     pools, found = await read_pools(door), await read_environments(door)
     packages = await Packages(door).all() if found.has_more else found.packages
     own = [name for package in packages for name in package.environments]
@@ -156,13 +159,13 @@ async def read_offers(door: Door) -> FormChoices:
 
 
 async def read_access(door: Door) -> list[TenantAccess]:
-    """Keys, by tenant."""
+    """Keys by tenant."""
     found = pages(door, "access", AskAccess(), AccessAnswer, at_cursor)
     return [one async for page in found for one in page.tenants]
 
 
 async def read_shared(door: Door) -> Shared | None:
-    """Who computes on accelerators that pools share, and the latest slices; None where no pool shares one."""
+    """Executors on shared accelerators and the latest slices; None if no pool shares an accelerator."""
     if not any(one.accelerators for one in await read_pools(door)):
         return None
     accelerators = Accelerators(door)
@@ -171,7 +174,7 @@ async def read_shared(door: Door) -> Shared | None:
 
 
 async def _each(items: Iterable[T], read: Callable[[T], Awaitable[U]]) -> list[U]:
-    """The answers in order, a few questions concurrently. The first error ends all of them."""
+    """Results in order, with a few concurrent questions. The first error cancels the others."""
     places = asyncio.Semaphore(AT_ONCE)
 
     async def one(item: T) -> U:

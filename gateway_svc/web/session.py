@@ -1,6 +1,6 @@
-"""Sessions of browsers. The gateway stores none: the cookie is the key itself, sealed, so any replica with the same secret takes it.
+"""Sessions of browsers. The gateway stores none: the cookie is the encrypted key, so any replica with the same secret accepts it.
 
-A session ends after its time, and with its key: every request enters with the key that the cookie holds.
+A session ends after its time, and with its key: every request is authenticated by the key in the cookie.
 """
 
 import base64
@@ -19,8 +19,8 @@ _USE = b"marlaas dashboard session 1"
 
 
 class Sessions:
-    """Seals keys into cookies. `secret`: of the deployment, the same for all replicas, of at least 128 random bits; None: one of this
-    process alone, so that users log in again after a restart."""
+    """Encrypts keys into cookies. `secret`: shared by all replicas of a deployment, at least 128 random bits; None: random for this
+    process, so that users log in again after a restart."""
 
     def __init__(self, secret: str | None) -> None:
         root = secret.encode() if secret is not None else secrets.token_bytes(32)
@@ -29,13 +29,13 @@ class Sessions:
         self._csrf = hmac.digest(root, b"csrf", hashlib.sha256)
 
     def seal(self, key: str, now_s: float) -> str:
-        """A cookie's value: encrypted and authenticated (AES-256-GCM), with the time at which it ends."""
+        """Cookie value: the key and its expiry time, encrypted and authenticated (AES-256-GCM)."""
         nonce = secrets.token_bytes(NONCE)
         sealed = self._cipher.encrypt(nonce, struct.pack(">d", now_s + LASTS_S) + key.encode(), _USE)
         return base64.urlsafe_b64encode(nonce + sealed).decode().rstrip("=")
 
     def open(self, cookie: str, now_s: float) -> str | None:
-        """The key; None for a cookie that is not this deployment's, or has ended."""
+        """Decrypt a cookie to its key; None if it is invalid or expired."""
         if len(cookie) > MAX_COOKIE or not cookie.isascii():
             return None
         try:
@@ -47,7 +47,7 @@ class Sessions:
         return content[8:].decode() if now_s < ends_s else None
 
     def csrf_token(self, cookie: str) -> str:
-        """What a form of this session carries. Pages of other origins cannot read it. `cookie`: empty on a server without keys."""
+        """CSRF token for this session's forms, which pages of other origins cannot read. `cookie`: empty on a server without keys."""
         return hmac.new(self._csrf, cookie.encode(), hashlib.sha256).hexdigest()
 
     def is_token_of(self, cookie: str, token: str) -> bool:

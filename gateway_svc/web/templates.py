@@ -1,4 +1,4 @@
-"""Jinja2 with autoescape. Every text from elsewhere passes `visible` too: `finalize` applies it to whatever a template prints."""
+"""Jinja2 with autoescape. `finalize` also applies `visible` to every value that a template prints."""
 
 import hashlib
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf
 
 
 def _printed(value: object) -> object:
-    """Markup is the templates' own; everything else is text."""
+    """Value to print: Markup comes from our templates; all else is text and made visible."""
     return value if isinstance(value, Markup) else visible(value)
 
 
 def _with_code(text: str) -> Markup:
-    """Text of our own documentation, its parts between backticks as code."""
+    """Convert text of our own documentation to HTML, with parts between backticks as code."""
     parts = [escape(visible(part)) for part in text.split("`")]
     return Markup("").join(Markup("<code>{}</code>").format(part) if index % 2 else part for index, part in enumerate(parts))
 
@@ -54,7 +54,7 @@ def _environment() -> Environment:
 
 
 def render(name: str, **shown: object) -> str:
-    """A page."""
+    """Render a page."""
     return _environment().get_template(f"{name}.html").render(**shown)
 
 
@@ -70,7 +70,7 @@ class Asset:
 
 @cache
 def assets() -> dict[str, Asset]:
-    """Every file that a browser may load, by name."""
+    """Every file that browsers may load, by name."""
     files = [path for folder in ("static", "vendor") for path in sorted((FOLDER / folder).iterdir()) if path.suffix in TYPES]
     return {path.name: _read(path) for path in files}
 
@@ -81,5 +81,5 @@ def _read(path: Path) -> Asset:
 
 
 def address_of(name: str) -> str:
-    """Its path below the dashboard's; changes with its content. Raises: KeyError."""
+    """Path of an asset below the dashboard's; it changes with the content. Raises: KeyError."""
     return f"static/{assets()[name].digest}/{name}"

@@ -1,6 +1,6 @@
-"""Texts and numbers on a page: hostile text made visible, figures as people read them.
+"""Texts and numbers on a page: hostile text made visible, figures formatted for people.
 
-Names, reasons and model output are anybody's; autoescape takes their markup, this takes what has no glyph.
+Names, reasons and model output are untrusted: autoescape neutralizes markup, this module characters without a glyph.
 """
 
 import unicodedata
@@ -11,11 +11,11 @@ MAX_CHARS = 20_000
 KEPT = "\n\t"
 NONE = "–"
 MAX_SHORT = 22
-"""Maximum characters of an id that is shown shortened; names of tasks with their 12 random digits are mostly shorter."""
+"""Maximum characters of a shortened id; task names with their 12 random digits are mostly shorter."""
 
 
 def visible(value: object) -> str:
-    """Text whose control, bidirectional and invisible characters are shown by their code point, such as `⟨U+202E⟩`; cut at MAX_CHARS."""
+    """Text with control, bidirectional and invisible characters replaced by their code point, such as `⟨U+202E⟩`; cut at MAX_CHARS."""
     text = str(value)
     cut = text[:MAX_CHARS]
     shown = cut if cut.isascii() and cut.isprintable() else "".join(map(_shown, cut))
@@ -23,12 +23,12 @@ def visible(value: object) -> str:
 
 
 def one_line(value: object) -> str:
-    """`visible`, line breaks and tabs included."""
+    """As `visible`, with line breaks and tabs replaced too."""
     return visible(str(value).replace("\n", "⏎").replace("\t", " "))
 
 
 def escaped(text: str) -> str:
-    """Code whose invisible characters are escapes of JSON and of Python, so that what is copied is what is seen."""
+    """Code with invisible characters escaped in a form valid in JSON and Python, so that copied text equals displayed text."""
     return "".join(_escape(one) if one not in KEPT and _is_invisible(one) else one for one in text)
 
 
@@ -44,15 +44,15 @@ def _shown(character: str) -> str:
 
 
 def _is_invisible(character: str) -> bool:
-    """Controls, format characters (bidirectional ones among them), surrogates, private ones, separators of lines, and fillers that
-    have the width of a letter and no ink."""
+    """Whether a character is a control, format (including bidirectional), surrogate, private-use or line separator character, a space
+    other than U+0020, or a filler without ink."""
     category = unicodedata.category(character)
     is_space = category == "Zs" and character != " "
     return category in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") or is_space or character in "\u115f\u1160\u3164\uffa0\u2800\u034f"
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """With `digits` after the point, or as many significant ones where the number is smaller than that shows."""
+    """Number with `digits` decimals, or `digits` significant digits if it is too small for that."""
     if value is None:
         return NONE
     if value != 0 and abs(value) < 10**-digits:
@@ -61,7 +61,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def significant(value: float | None, digits: int = 5) -> str:
-    """As a program reads it, rounded to so many significant digits; those before the point are all kept."""
+    """Number rounded to `digits` significant digits, machine-readable; all digits before the point are kept."""
     if value is None:
         return NONE
     return f"{value:.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
@@ -72,7 +72,7 @@ def whole(value: float | None) -> str:
 
 
 def size(value: int | None) -> str:
-    """Bytes, in the largest unit of which there is at least one."""
+    """Size in bytes, in the largest unit that gives at least one."""
     if value is None:
         return NONE
     amount, unit = float(value), "B"
@@ -99,7 +99,7 @@ def moment(unix_s: float | None) -> str:
 
 
 def short(text: str) -> str:
-    """An id for a place where many stand: the middle of a long one is left out, as ids of one maker begin alike."""
+    """An id shortened in the middle, as ids of the same origin begin alike."""
     kept = MAX_SHORT - 1
     return text if len(text) <= MAX_SHORT else f"{text[: kept - kept // 2]}…{text[-(kept // 2) :]}"
 

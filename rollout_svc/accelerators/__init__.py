@@ -1,6 +1,6 @@
-"""Samplers of a shared accelerator: their engine's state moves between the device, host memory and disk (docs/pools.md).
+"""Samplers on a shared accelerator: engine state moves between device, host memory and disk (docs/pools.md).
 
-tiers.py     an engine parked and woken, and checked after each wake
-sampler.py   the executor: tiers, the intake of messages, and what was done for whom
-sizes.py     bytes of its state, and its capacity, parked or not
+tiers.py     parks and wakes an engine, and checks its state after each wake
+sampler.py   the executor: tiers, message intake, and work done per task
+sizes.py     size of an engine's state in bytes, and its KV capacity, parked or awake
 """

@@ -1,4 +1,4 @@
-"""The sampler as an executor of a shared accelerator: it takes messages while its engine is awake, and none while it is parked."""
+"""The sampler as an executor of a shared accelerator: it accepts messages while its engine is awake and none while it is parked."""
 
 import asyncio
 import time
@@ -14,11 +14,11 @@ from rollout_svc.service import MAX_COALESCING_S, Rollout
 from rollout_svc.serving.service import Serving
 
 SETTLED_WITHIN_S = 2 * MAX_COALESCING_S
-"""Maximum time for which a park waits until prompts are tokenized, and turns that have ended are published."""
+"""Maximum seconds that a park waits for prompts to be tokenized and finished turns to be published."""
 
 
 class Sampler:
-    """`common.accelerators.Parkable`. Its operations are requests to the engine: turns of members, and served requests."""
+    """Implements `common.accelerators.Parkable`. Its operations are engine requests: turns of group members and served requests."""
 
     def __init__(
         self,
@@ -29,8 +29,9 @@ class Sampler:
         serving: Serving | None = None,
         gpu_bytes: int | None = None,
     ) -> None:
-        """`engine` may be closed, until the first wake. `slots`: those of all consumers whose messages reach the engine. `gpu_bytes`: as of
-        Parking."""
+        """`engine` may be closed until the first wake. `slots`: slots of every consumer whose messages reach the engine.
+        `gpu_bytes`: as in `Parking`.
+        """
         self._engine = engine
         self._adapters = adapters
         self._rollout = rollout
@@ -55,15 +56,16 @@ class Sampler:
 
     @property
     def load(self) -> Load:
-        """Requests on their way to the engine have begun, too: a holder that is left for want of work would give their messages back, and
-        a parked sampler keeps those that wait at the gate, so that nothing else says that it should wake."""
+        """Current load. Requests still on their way to the engine count as begun: a replica that looks idle would lose the accelerator
+        and return their messages, and a parked sampler keeps requests at its gate, which are the only sign that it should wake.
+        """
         work, gate = self._engine.work, self._engine.gate
         outside = gate.waiting + len(self._rollout.preparing) + (self._serving.preparing if self._serving else 0)
         begun = work.inside + outside
         return Load(Function.GENERATE if gate.is_open and begun else None, begun, work.left_s())
 
     async def wake(self) -> None:
-        """As `Parking.wake`. Adapters that were fetched meanwhile are loaded after it."""
+        """Wake as `Parking.wake` does, then load adapters that were fetched while parked."""
         await self._adapters.stop()
         await self._parking.wake(self._adapters.recheck)
         self._adapters.go()
@@ -71,17 +73,20 @@ class Sampler:
             slots.open()
 
     async def park(self, tier: Tier, drain_s: float | None) -> float:
-        """What has begun may end for `drain_s` (None: however long it takes); then it is frozen, and ends after a wake, or is handed back
-        (`Parking.park`). Served requests that wait for an adapter are not waited for. Seconds of the move."""
+        """Park to `tier`; return the seconds that the move took.
+
+        Running requests may finish for up to `drain_s` (None: no limit). The rest are frozen and finish after a wake, or are handed back
+        (`Parking.park`). Served requests that still wait for an adapter are not waited for.
+        """
         self._close_intake()
         self._rollout.hand_back()
-        if self._engine.gate.is_open:  # what is frozen ends after a wake alone
+        if self._engine.gate.is_open:  # frozen requests can finish only after a wake
             await self._drain(drain_s)
         await self._adapters.stop()
         began_s = time.monotonic()
         await self._parking.park(tier)
         moved_s = time.monotonic() - began_s
-        with suppress(TimeoutError):  # prompts and answers would be made beside the next holder
+        with suppress(TimeoutError):  # otherwise prompts and replies would be prepared while the next executor holds the accelerator
             async with asyncio.timeout(SETTLED_WITHIN_S):
                 await self._rollout.preparing.none()
                 await self._rollout.unanswered.none()
@@ -92,7 +97,7 @@ class Sampler:
             self._draining.reschedule(asyncio.get_running_loop().time())
 
     async def _drain(self, drain_s: float | None) -> None:
-        """Wait until nothing runs, for up to `drain_s`, or until `end_drain`."""
+        """Wait until no request runs, at most `drain_s` seconds or until `end_drain`."""
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(drain_s) as self._draining:

@@ -1,7 +1,7 @@
-"""Bytes of a sampler's state, and its capacity while its engine may be closed.
+"""Size of a sampler's state in bytes, and its KV capacity even while the engine is closed.
 
-Weights and KV cache are counted apart, because `host` keeps the weights alone. A parked pool is admitted work by its capacity, so that
-there is a reason to wake.
+Weights and KV cache are counted separately, because tier `host` keeps only the weights. The scheduler admits work to a parked pool by
+its capacity, so that there is a reason to wake it.
 """
 
 import json
@@ -17,9 +17,9 @@ from rollout_svc.engine.engine import Engine
 @dataclass(frozen=True)
 class Sizes:
     weights: int
-    """Parameters and adapter slots."""
+    """Bytes of parameters and adapter slots."""
     cache: int
-    """KV cache; as long as it is an estimate for a GPU, all else that vLLM takes there, too."""
+    """Bytes of KV cache. A GPU estimate also includes everything else that vLLM allocates there."""
 
     @property
     def total(self) -> int:
@@ -27,7 +27,7 @@ class Sizes:
 
 
 def expected_sizes(settings: EngineSettings, gpu_bytes: int | None) -> Sizes:
-    """An estimate for an engine that was never open. `gpu_bytes`: memory of its GPU; None on a CPU."""
+    """Estimated sizes for an engine that never started. `gpu_bytes`: memory of its GPU; None on a CPU."""
     weights = _weights_bytes(settings, cpu=gpu_bytes is None)
     if gpu_bytes is None:
         return Sizes(weights, int(settings.kv_cache_gib * GIB))
@@ -35,7 +35,7 @@ def expected_sizes(settings: EngineSettings, gpu_bytes: int | None) -> Sizes:
 
 
 def model_shape(model: str) -> ModelShape | None:
-    """None for a kind of model that is not known, and where there is no folder."""
+    """Shape read from the model's `config.json`; None if the file is missing or its architecture unknown."""
     try:
         return ModelShape.of(json.loads((Path(model) / "config.json").read_text()))
     except (OSError, ValueError):
@@ -43,7 +43,7 @@ def model_shape(model: str) -> ModelShape | None:
 
 
 def _weights_bytes(settings: EngineSettings, *, cpu: bool) -> int:
-    """Where the model's kind is not known, without adapter slots."""
+    """Bytes of parameters and adapter slots; slots are left out if the model's architecture is unknown."""
     precision = precision_on(settings.precision, cpu=cpu)
     shape = model_shape(settings.model)
     slot = _slot_parameters(shape, settings.max_rank, cpu=cpu) if shape else 0
@@ -51,8 +51,9 @@ def _weights_bytes(settings: EngineSettings, *, cpu: bool) -> int:
 
 
 def _slot_parameters(shape: ModelShape, rank: int, *, cpu: bool) -> int:
-    """Of one adapter. On a CPU `cpu/lora.py` has the products of queries, keys and values in one matrix, and gate and up in one: each is
-    as wide as all its parts together, and 0 outside of them."""
+    """Parameters of one adapter slot. On a CPU `cpu/lora.py` merges the matrices of queries, keys and values, and of gate and up: each
+    merged matrix is as wide as its parts together, and zero outside of them.
+    """
     zeros = shape.layers * rank * (2 * (shape.queries + 2 * shape.keys) + 2 * shape.intermediate) if cpu else 0
     return shape.adapter_parameters(rank) + zeros
 
@@ -61,7 +62,7 @@ KEY_AND_VALUE = 2
 
 
 class Capacity:
-    """Tokens of the KV cache: the engine's own while it is open, else what it last had, or before its first start an estimate."""
+    """KV cache capacity in tokens: the open engine's own, else its last known value, else an estimate."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -74,7 +75,7 @@ class Capacity:
 
 
 def expected_kv_tokens(engine: Engine) -> int:
-    """On a CPU from the model's shape and the cache's size; elsewhere, and for unknown models, as many as all its sequences may have."""
+    """Estimate in tokens: on a CPU from model shape and cache size; otherwise, and for unknown models, sequences × context length."""
     settings = engine.settings
     shape = model_shape(settings.model) if engine.is_cpu else None
     if shape is None:

@@ -1,12 +1,13 @@
-"""An engine's state moves between tiers: `device`, `host`, `disk`, `none`.
+"""Moves an engine's state between tiers: `device`, `host`, `disk`, `none`.
 
-A park freezes all requests, those in the middle too; they stay in the engine's process, and compute their KV cache again after the wake.
-So a park to `none` ends at `disk` while any request is inside, unless the last wake found a wrong state: then they are handed back, since
-a new engine alone is sure to be right. On a GPU the moves are vLLM's sleep levels; on a CPU `engine/cpu/worker.py` takes the same calls.
+A park freezes all requests, running ones included. They stay in the engine's process and recompute their KV cache after the wake.
+So a park to `none` stops at `disk` while any request is inside. The exception is a wake that found wrong state: requests are then handed
+back, because only a new engine is sure to be right. On a GPU the moves are vLLM's sleep levels; on a CPU `engine/cpu/worker.py` implements
+the same calls.
 
-After a wake the base model must give fixed tokens the log-probabilities that it gave when it was first awake, and each adapter those of its
-trainer. Until all agree, every request stays frozen. Where one differs, the weights are dropped; the caller then parks to `none`, so that
-the next wake starts from the files. From `device` there is no check: nothing was moved, and no adapter is loaded or evicted meanwhile
+After a wake the base model must give fixed tokens the log-probabilities of its first wake, and each adapter those of its trainer.
+Until all agree, every request stays frozen. If one differs, the weights are dropped and the caller parks to `none`, so that the next wake
+starts from the files. A wake from `device` is not checked: nothing moved, and no adapter is loaded or evicted while parked
 (`Adapters.stop`).
 """
 
@@ -26,13 +27,13 @@ from rollout_svc.engine.start import AS_WITHOUT_MEMORY
 
 CANARY_TOKENS = 96
 CANARY_STEP = 7919
-"""Distance of two tokens of the canary, modulo the vocabulary: a prime, so that they are from all of it."""
+"""Step between canary token ids, modulo the vocabulary size: a prime, so that the ids cover the whole vocabulary."""
 NO_MEMORY = (
     *("can't allocate memory", "cannot allocate memory", "out of memory", "bad_alloc", "memoryerror"),
-    "free memory on device",  # vLLM's, where other processes have more of a GPU than its share leaves them
+    "free memory on device",  # vLLM's, if other processes leave less GPU memory free than its share
     *(AS_WITHOUT_MEMORY, f"[errno {errno.ENOMEM}]", f"[errno {errno.ENOSPC}]"),
 )
-"""Parts of messages of PyTorch, CUDA, vLLM and the kernel where there is no memory. A failed start quotes the engine's process."""
+"""Substrings of out-of-memory errors of PyTorch, CUDA, vLLM and the kernel. The error of a failed start quotes the engine's process."""
 
 Recheck = Callable[[bool], Awaitable[None]]
 """Checks the adapters that the engine held; its argument says whether they must be loaded again."""
@@ -41,20 +42,21 @@ log = structlog.get_logger()
 
 
 class Parking:
-    """Moves of one engine; one call at a time."""
+    """Parks and wakes one engine; calls must not overlap."""
 
     def __init__(self, engine: Engine, gpu_bytes: int | None = None) -> None:
-        """`engine` may be closed: its first start is a wake. `gpu_bytes`: memory of its GPU; None on a CPU."""
+        """`engine` may be closed: the first wake then starts it. `gpu_bytes`: memory of its GPU; None on a CPU."""
         self._engine = engine
         self._process = engine.process
         self._tier = Tier.DEVICE if self._process.is_open else Tier.NONE
         self._ids: list[int] = []
         self._canary: list[float] = []
-        """Log-probabilities of `_ids`; empty until the engine was first awake."""
+        """Log-probabilities of `_ids`; empty until the engine's first wake."""
         self._sizes = self._expected = expected_sizes(engine.settings, gpu_bytes)
         self._is_wrong = False
-        """Whether a wake has failed with WrongState, and none has succeeded since. Weights that are read again may not help: the model's
-        buffers are in no file."""
+        """Whether a wake failed with WrongState and none has succeeded since. Reading the weights again may not help: the model's buffers
+        are in no file.
+        """
 
     @property
     def tier(self) -> Tier:
@@ -62,13 +64,14 @@ class Parking:
 
     @property
     def device_bytes(self) -> int:
-        """Bytes of weights, adapter slots and KV cache; an estimate until the engine was first awake. On a GPU vLLM's start demands all of
-        the GPU's share, however little of it the weights and the cache will be."""
+        """Bytes of weights, adapter slots and KV cache; estimated until the first wake. On a GPU this is at least the configured memory
+        share, which vLLM demands at start even if weights and cache need less.
+        """
         return max(self._sizes.total, self._expected.total) if self._starts_on_gpu else self._sizes.total
 
     @property
     def host_bytes(self) -> int:
-        """Bytes in host memory in the tier `host`: all but the KV cache."""
+        """Bytes of host memory used in tier `host`: everything except the KV cache."""
         return self._sizes.weights
 
     @property
@@ -76,7 +79,7 @@ class Parking:
         return self._tier is Tier.NONE and not self._engine.is_cpu
 
     async def learn(self) -> None:
-        """Take the canary of an engine that is awake, and its bytes."""
+        """Record the canary log-probabilities and the sizes of an awake engine."""
         if self._canary:
             return
         weights, cache, vocabulary = await self._process.worker("marlaas_sizes")
@@ -88,9 +91,9 @@ class Parking:
     # ------------------------------------------------------------------------------------------------------------ park
 
     async def park(self, tier: Tier) -> None:
-        """Freeze all requests, and move the state to `tier`, or the next that it can be in; never to a nearer one.
+        """Freeze all requests and move the state to `tier`, or to the next farther tier that is possible; never to a nearer one.
 
-        After a wake with WrongState, a park to `none` hands them back instead: the engine is closed.
+        After a wake with WrongState, a park to `none` hands requests back and closes the engine.
         """
         self._process.proceed()
         try:
@@ -99,7 +102,7 @@ class Parking:
             await self._halt()
 
     async def _halt(self) -> None:
-        """A parked engine on a CPU is stopped: its idle threads would use 1 % of a core, and nothing makes it compute."""
+        """Stop a parked CPU engine's processes: idle threads would use 1 % of a core."""
         if self._process.is_open and self._engine.is_cpu and not self._engine.gate.is_open:
             await asyncio.shield(self._process.halt())
 
@@ -127,11 +130,11 @@ class Parking:
         if tier.depth >= Tier.NONE.depth:
             tier = Tier.DISK if self._engine.work.inside else Tier.NONE
         if tier is Tier.DISK and self._tier is Tier.HOST and not self._engine.is_cpu:
-            return Tier.HOST  # vLLM's sleep on a GPU changes its level only by way of the device
+            return Tier.HOST  # on a GPU vLLM can change its sleep level only through the device
         return tier
 
     async def _sleep(self, tier: Tier) -> Tier:
-        """The tier that was reached: `disk` where the host has no memory for the weights."""
+        """Put the engine to sleep; return the tier reached: `disk` if host memory cannot hold the weights."""
         if tier is Tier.HOST:
             try:
                 await self._process.worker("sleep", level=1)
@@ -146,9 +149,9 @@ class Parking:
     # ------------------------------------------------------------------------------------------------------------ wake
 
     async def wake(self, recheck: Recheck) -> None:
-        """State to the device, checked; then frozen requests continue, and waiting ones enter the engine.
+        """Move the state to the device and check it; then resume frozen requests and admit waiting ones.
 
-        Raises: NoMemory, with the state where it was; WrongState when a canary differs or the state cannot be read, with the state at
+        Raises: NoMemory, with the state left in its tier; WrongState when a canary differs or the state cannot be read, with the state at
         `disk` or `none`; Fatal when the engine is dead. Requests stay frozen.
         """
         engine, source = self._engine, self._tier
@@ -202,7 +205,7 @@ class Parking:
             )
 
     def _failure(self, error: BaseException, source: Tier) -> BaseException:
-        """What a wake's error means to its caller."""
+        """The exception that a wake raises for `error`."""
         if isinstance(error, (NoMemory, StateMismatch)) or not isinstance(error, Exception):
             return error
         if _is_no_memory(error):
@@ -212,7 +215,7 @@ class Parking:
         return StateMismatch(f"{self._engine.settings.model} did not wake from tier '{source}': {one_line(error)}")
 
     async def _back(self, tier: Tier) -> None:
-        """Free what a failed wake has put on the device. Raises: Fatal on a GPU where it is not known what that was."""
+        """Free what a failed wake put on the device. Raises: Fatal on a GPU if vLLM cannot put the half-awake engine to sleep."""
         engine = self._engine
         if self._process.is_dead:
             await self._process.shut()
@@ -223,7 +226,7 @@ class Parking:
             await self._process.shut()
             self._tier = Tier.NONE
         elif engine.is_cpu or self._tier is Tier.DEVICE:
-            await self._process.pause(keep_cache=False)  # also ends when the last check has
+            await self._process.pause(keep_cache=False)  # also ends when the last check has ended
             self._tier = await self._sleep(tier)
         else:
             raise Fatal(f"the engine for {engine.settings.model} is half awake, and vLLM cannot put that to sleep")

@@ -1,11 +1,11 @@
-"""vLLM, which only this package imports.
+"""The vLLM engine; no other package imports vLLM.
 
 engine.py            token ids in, token ids and their log-probabilities out, under any of many adapters
 config.py            settings and arguments of the engine
-process.py           its process: opened, watched, frozen, closed · start.py how it is started, and what it has from the service
-scheduler.py         gives served requests a place among rollouts, and checks theirs while all else is frozen
-stream.py            one request's tokens as they are sampled
-work.py              requests, their ids and results, and what the engine did for whom
+process.py           engine process: open, watch, freeze, close · start.py how it is started, and what it inherits from the service
+scheduler.py         gives served requests priority over rollouts, and runs checks while other requests are frozen
+stream.py            one request's tokens, streamed as they are sampled
+work.py              requests, their ids and results, and tokens and time per task
 cpu/                 kernels that vLLM needs on a CPU
-footprint.py         what a worker has on its device; vLLM finds it by name, as it does schedulers
+footprint.py         device memory of a worker; vLLM loads it by name, as it does schedulers
 """

@@ -1,4 +1,4 @@
-"""Settings of the engine, vLLM's arguments made of them, and the tolerance of its arithmetic."""
+"""Engine settings, the vLLM arguments derived from them, and numeric tolerances."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ from common.pools import MaxRank, Pool, precision_on
 from common.spec import LORA_TARGETS
 
 CPU_BLOCK_TOKENS = 16
-"""vLLM's default on a CPU is 128: prompts shorter than that would never share a prefix. See `cpu.attention`."""
+"""vLLM's default on a CPU is 128, so prompts shorter than that would never share a prefix. See `cpu.attention`."""
 CPU_STEP_TOKENS = 4096
-"""Maximum tokens of one engine step on a CPU, prompts whole."""
+"""Maximum tokens of one engine step on a CPU, where prompts are prefilled whole."""
 ROLLOUT_ADAPTERS = "marlaas_rollout_adapters"
-"""Name in vLLM's additional configuration of the adapters that rollouts may have in a batch."""
+"""Key in vLLM's `additional_config`: maximum adapters that rollouts may have in one batch."""
 URGENT_PRIORITY = -1_000_000
-"""Priority, in vLLM lower first, from which on a request takes the place of rollouts where none is free."""
+"""vLLM priority (lower runs first) from which a request may preempt rollouts."""
 CHECK_PRIORITY = 2 * URGENT_PRIORITY
-"""Priority of requests that run although all others are frozen."""
+"""Priority of checks, which run while all other requests are frozen."""
 SLEEPING_WORKER = "rollout_svc.engine.cpu.worker.SleepingCpuWorker"
 FOOTPRINT = "rollout_svc.engine.footprint.Footprint"
 HELD_PER_SLOT = 4
-"""Adapters that may be loaded for each that may take part in a batch: the versions of its task that are in use, and more."""
+"""Loaded adapters per batch slot: enough for the versions of a task that are in use."""
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -42,7 +42,7 @@ class EngineSettings:
     """Maximum adapters loaded; at least `adapters`."""
     max_rank: MaxRank
     kv_cache_gib: float
-    """Size on a CPU; on a GPU `gpu_memory_share` decides."""
+    """KV cache size on a CPU; on a GPU `gpu_memory_share` decides."""
     gpu_memory_share: float
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     head: Literal["model", "float32"] = "model"
@@ -51,17 +51,17 @@ class EngineSettings:
     invariant: bool | Literal["auto"] = "auto"
     """Whether log-probabilities must not depend on the batch; see `common.pools.Pool.invariant`."""
     cores: tuple[int, ...] = ()
-    """Cores of the engine, with a thread for each; on a CPU it is pinned to them. Empty: one thread, on any core."""
+    """CPU cores for the engine, one thread each; a CPU engine is pinned to them. Empty: one thread, not pinned."""
     serving_sequences: int = 0
-    """Sequences of `sequences` that are kept for serving; 0: there is none."""
+    """How many of `sequences` are reserved for serving; 0: the pool does not serve."""
     serving_adapters: int = 0
-    """The same of `adapters`."""
+    """How many of `adapters` are reserved for serving."""
     sleeps: bool = False
-    """Whether the engine can free what it has on its device, and get it back."""
+    """Whether the engine can release its device memory and take it back."""
     locks: tuple[int, ...] = ()
-    """Descriptors of the accelerator's locks, which the engine's process has as long as it lives."""
+    """File descriptors of the accelerator's locks; the engine's process holds them as long as it lives."""
     named: str = ""
-    """The model as the pools file has it; empty: as `model`."""
+    """Model name as written in the pools file; empty: same as `model`."""
 
     @classmethod
     def of(cls, pool: Pool, *, device: Device = "auto", cores: tuple[int, ...] = (), sleeps: bool = False) -> "EngineSettings":
@@ -86,7 +86,7 @@ class EngineSettings:
         )
 
     def wants_invariance(self, *, cpu: bool) -> bool:
-        """Whether the engine is set up for invariance: `auto` is for a CPU only, since vLLM's mode for GPUs costs throughput."""
+        """Whether to set the engine up for invariance. `auto` means CPU only, since vLLM's mode for GPUs costs throughput."""
         return cpu if self.invariant == "auto" else self.invariant
 
 
@@ -98,10 +98,10 @@ class Tolerance:
     mean: float
 
     def excess(self, got: Sequence[float], expected: ArrayLike) -> str | None:
-        """How these differ, as the end of a sentence; None where they differ by no more than this."""
+        """Description of the difference, as the end of a sentence; None if it is within tolerance."""
         differences = np.abs(np.asarray(got, dtype=np.float32) - np.asarray(expected, dtype=np.float32))
         largest, mean = float(differences.max()), float(differences.mean())
-        if largest <= self.max and mean <= self.mean:  # never so when they are not numbers
+        if largest <= self.max and mean <= self.mean:  # false for NaN
             return None
         return f"differ by {largest:.3g} at most and {mean:.3g} on average, allowed is {self.max:.3g} and {self.mean:.3g}"
 
@@ -109,12 +109,13 @@ class Tolerance:
 EXACT = Tolerance(max=1e-3, mean=1e-3)
 """Tolerance of float32 on a CPU."""
 ROUGH = Tolerance(max=1.0, mean=0.1)
-"""Tolerance of bfloat16, whose neighbours are 0.0625 apart between 8 and 16, where logits are: two right ways of computing attention
-differ by 0.07 at a single token of the tiny model. The mean reveals a wrong file or base model."""
+"""Tolerance of bfloat16. Its values are 0.0625 apart between 8 and 16, the range of logits: two correct attention kernels
+differ by 0.07 at a single token of the tiny model. The mean reveals a wrong file or base model.
+"""
 
 
 def engine_arguments(settings: EngineSettings, *, cpu: bool) -> Any:
-    """vLLM's `AsyncEngineArgs`."""
+    """Build vLLM's `AsyncEngineArgs`."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     additional: dict[str, Any] = {}
@@ -126,9 +127,9 @@ def engine_arguments(settings: EngineSettings, *, cpu: bool) -> Any:
             "kv_cache_memory_bytes": int(settings.kv_cache_gib * 2**30),
             "distributed_executor_backend": "uni",
             "enforce_eager": True,
-            # A prompt that is prefilled in parts makes vLLM rewind its seeded generator, which CPU generators cannot.
+            # vLLM rewinds its seeded generator for a prompt prefilled in chunks, which CPU generators cannot.
             "enable_chunked_prefill": False,
-            # A prompt of full length fits beside a token of every other sequence: it is not prefilled in parts.
+            # A full-length prompt fits beside one token of every other sequence, so it is never chunked.
             "max_num_batched_tokens": max(CPU_STEP_TOKENS, settings.context_tokens + settings.sequences),
         }
         additional[INVARIANT] = settings.wants_invariance(cpu=True)
@@ -142,11 +143,11 @@ def engine_arguments(settings: EngineSettings, *, cpu: bool) -> Any:
     return AsyncEngineArgs(
         model=settings.model,
         dtype=precision_on(settings.precision, cpu=cpu),
-        hf_overrides={"head_dtype": settings.head},  # also `model`: a base model's own configuration may name another
+        hf_overrides={"head_dtype": settings.head},  # also for `model`: the base model's own configuration may name another precision
         max_model_len=settings.context_tokens,
         max_num_seqs=settings.sequences,
         skip_tokenizer_init=True,  # chat.py alone tokenizes
-        generation_config="vllm",  # the task says how to sample, not the model's folder
+        generation_config="vllm",  # sampling parameters come from the task, not from the model's folder
         logprobs_mode="processed_logprobs",
         scheduling_policy="priority",
         enable_prefix_caching=True,
@@ -154,7 +155,7 @@ def engine_arguments(settings: EngineSettings, *, cpu: bool) -> Any:
         max_loras=settings.adapters,
         max_cpu_loras=settings.adapters_held,
         max_lora_rank=settings.max_rank,
-        # Otherwise the output layer is wrapped as well, which costs time and fails on prompt logprobs in mixed batches.
+        # By default the output layer gets LoRA too, which costs time and fails on prompt logprobs in mixed batches.
         lora_target_modules=list(LORA_TARGETS),
         disable_log_stats=True,
         additional_config=additional,
@@ -176,7 +177,7 @@ def _sleeping_arguments(settings: EngineSettings, *, cpu: bool) -> dict[str, Any
 
 
 def require_head(settings: EngineSettings, found: str) -> None:
-    """Raises: Fatal when the engine computes logits in another precision than the pool says: vLLM falls back to the model's."""
+    """Raises: Fatal if the engine would compute logits in another precision than the pool's: vLLM falls back to the model's silently."""
     if settings.head == "float32" and found != "float32":
         raise Fatal(
             f"the pool says head = 'float32', but this engine would compute logits in {found}; set head = 'model' in the pools file, "

@@ -1,14 +1,14 @@
 """The door to vLLM: token ids in, token ids and their log-probabilities out, under any of many adapters concurrently.
 
-What it promises beyond vLLM's own interface:
+Guarantees beyond vLLM's own interface:
 
-- The log-probabilities are those of the distribution that was sampled: after temperature, over the whole vocabulary.
-  vLLM's default ignores the temperature, which makes importance ratios wrong.
+- Log-probabilities belong to the distribution that was sampled: after temperature, over the whole vocabulary.
+vLLM's default ignores the temperature, which makes importance ratios wrong.
 - The token that ends a turn is among the sampled ones: the policy chose it, so the trainer trains it.
-- An adapter's name is never given to other weights, nor its number: a prefix cache that knows either cannot mix versions.
+- Names and numbers of adapters are never reused for other weights, so that a prefix cache keyed by either cannot mix versions.
 - Later turns have priority over first ones: they hold KV cache, and finish episodes that have begun.
 
-Supports vLLM 0.26 to 0.32; tested with 0.32. vLLM's own types end here.
+Supports vLLM 0.26 to 0.32; tested with 0.32. No vLLM type leaves this package.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 
 class Engine:
-    """Requests and adapters of one vLLM. `accelerators/` closes and opens its process, and moves its weights."""
+    """Requests and adapters of one vLLM instance. `accelerators/` opens and closes its process and moves its weights."""
 
     def __init__(self, process: EngineProcess) -> None:
         self.process = process
@@ -46,16 +46,16 @@ class Engine:
 
     @classmethod
     async def start(cls, settings: EngineSettings) -> "Engine":
-        """An engine that takes requests. Raises: Fatal, with the cause in one line."""
+        """Start an engine that accepts requests. Raises: Fatal, with the cause in one line."""
         engine = cls(EngineProcess(settings))
         await engine.process.open()
         engine.gate.open()
         return engine
 
     async def warm_up(self) -> None:
-        """Sample once, so that the first request does not pay for one-time work; check invariance where the engine is set up for it.
+        """Sample once, so that the first request does not pay one-time costs; check invariance if the engine is set up for it.
 
-        Raises: Fatal when it cannot sample, or is not invariant although the pool demands it.
+        Raises: Fatal if sampling fails, or if log-probabilities are not invariant although the pool demands it.
         """
         await self.sample(warm_up_request(0, 2, self._check_priority))
         if not self.settings.wants_invariance(cpu=self.is_cpu):
@@ -73,15 +73,15 @@ class Engine:
 
     @property
     def _check_priority(self) -> int:
-        """Priority of what runs before the engine is awake, where it sleeps at all."""
+        """Priority of requests before the first wake completes: that of checks if the engine can sleep, else 0."""
         return CHECK_PRIORITY if self.settings.sleeps else 0
 
     # ---------------------------------------------------------------------------------------------------------- sample
 
     async def sample(self, request: SampleRequest) -> Sampled:
-        """One continuation of `request.ids`. Ends with "aborted" when `abort` is called, or when cancelled.
+        """Sample one continuation of `request.ids`. It finishes as "aborted" after `abort` or cancellation.
 
-        Raises: Reject when the engine refuses the request; HandedBack after `hand_back`; Fatal when the engine is dead.
+        Raises: Reject if the engine refuses the request; HandedBack after `hand_back`; Fatal if the engine is dead.
         """
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
@@ -90,7 +90,7 @@ class Engine:
             max_tokens=request.max_tokens,
             seed=request.seed,
             stop_token_ids=list(request.stop_ids),
-            ignore_eos=True,  # the model's configuration may name another end than the chat template has
+            ignore_eos=True,  # the model's configuration may name an end token that the chat template does not use
             logprobs=0,
             flat_logprobs=True,
             detokenize=False,
@@ -108,7 +108,7 @@ class Engine:
                 logprobs += answer.logprobs.logprobs if answer.logprobs is not None else []
                 finish = answer.finish_reason
                 if request.stop_strings is not None and (late := request.stop_strings.tokens_after(answer.token_ids)) is not None:
-                    # The engine may be ahead by some tokens: without them the answer does not depend on time.
+                    # The engine may be some tokens ahead: dropping them makes the answer independent of timing.
                     ids, logprobs, finish = ids[: len(ids) - late], logprobs[: len(logprobs) - late], "stop"
                     break
         if finish not in ("stop", "length"):
@@ -129,20 +129,22 @@ class Engine:
         return [outputs[-1].prompt_logprobs[place][token].logprob for place, token in enumerate(ids) if place > 0]
 
     async def abort(self, request_ids: Sequence[str]) -> None:
-        """End these requests; one that has ended is no error."""
+        """Abort these requests; ids that have already finished are ignored."""
         self.gate.drop(request_ids)
         if request_ids and self.process.llm is not None:
             await self.process.llm.abort(list(request_ids))
 
     async def hand_back(self) -> None:
-        """End all requests that are inside: each raises HandedBack to its caller. Those at the gate stay."""
+        """Abort all requests inside the engine: each raises HandedBack in its caller. Requests at the gate stay."""
         await self.abort(self.work.hand_back())
         await self.work.idle.wait()
 
     async def generate(
         self, request_id: str, ids: Sequence[int], params: Any, adapter: str | None, priority: int, apart: str = "", task: str = ""
     ) -> AsyncGenerator[Any]:
-        """vLLM's outputs for one request, aborted when the generator is closed early. `apart`: whose prefix cache; `task`: whose tokens."""
+        """Yield vLLM's outputs for one request; closing the generator early aborts it. `apart`: tenant whose prefix cache it uses;
+        `task`: task that its tokens are counted for.
+        """
         if priority > CHECK_PRIORITY and not await self.gate.enter(request_id):
             return
         require_embedded(ids, self.process.llm.vllm_config.model_config.get_vocab_size())
@@ -166,7 +168,7 @@ class Engine:
     # -------------------------------------------------------------------------------------------------------- adapters
 
     async def load(self, name: str, folder: Path) -> None:
-        """Load the PEFT adapter in `folder`. Raises: Reject when the engine does not take it; Fatal when the engine is dead or stuck."""
+        """Load the PEFT adapter in `folder`. Raises: Reject if the engine refuses it; Fatal if the engine is dead or stuck."""
         from vllm.lora.request import LoRARequest
 
         number, self._next_number = self._next_number, self._next_number + 1
@@ -175,7 +177,7 @@ class Engine:
         self._requests[name] = request
 
     async def reload(self, name: str) -> None:
-        """Load an adapter from its folder once more, which the engine has dropped; frozen requests have its number. Raises: as `load`."""
+        """Reload an adapter that the engine dropped, under its old number, which frozen requests refer to. Raises: as `load`."""
         await self._add(self._requests[name])
 
     async def _add(self, request: Any) -> None:
@@ -187,7 +189,7 @@ class Engine:
             raise Reject(f"adapter {request.lora_name} cannot be loaded: {one_line(error)}") from None
 
     async def unload(self, name: str) -> None:
-        """Forget an adapter that no request uses. Raises: Fatal when the engine still holds it afterwards."""
+        """Unload an adapter that no request uses. Raises: Fatal if the engine still lists it afterwards."""
         request = self._requests.pop(name)
         try:
             await self.process.answer(lambda: self.process.llm.remove_lora(request.lora_int_id))
@@ -200,6 +202,6 @@ class Engine:
             raise Fatal(f"the engine still lists adapter {name} after unloading it")
 
     async def loaded(self) -> set[str]:
-        """Names of the adapters that the engine itself lists."""
+        """Names of the adapters that the engine lists as loaded."""
         held: set[int] = await self.process.llm.list_loras()
         return {name for name, request in self._requests.items() if request.lora_int_id in held}

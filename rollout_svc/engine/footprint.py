@@ -1,6 +1,7 @@
-"""What a vLLM worker keeps on its device: the storages of weights, adapter slots and KV cache, each once.
+"""Device memory of a vLLM worker: storages of weights, adapter slots and KV cache, each counted once.
 
-Runs in the engine's processes. `Footprint` is added to vLLM's workers as their extension class."""
+Runs in the engine's processes. `Footprint` is added to vLLM's workers as their extension class.
+"""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 
 Storages = list[tuple[torch.UntypedStorage, int]]
-"""Storages and their bytes."""
+"""Storages and their sizes in bytes."""
 
 SLOT_ATTRIBUTES = ("lora_a_stacked", "lora_b_stacked")
 """Attributes of a layer that hold the adapters of a batch: tensors that are neither parameters nor buffers."""
@@ -21,14 +22,14 @@ class Footprint:
     model_runner: Any
 
     def marlaas_sizes(self) -> tuple[int, int, int]:
-        """Bytes of weights with adapter slots, bytes of the KV cache, and the number of the model's tokens. Called while awake."""
+        """Bytes of weights and adapter slots, bytes of the KV cache, and vocabulary size. Call it while the engine is awake."""
         held = (weights(self.model_runner.model), cache(self.model_runner))
         weight_bytes, cache_bytes = (sum(size for _, size in part) for part in held)
         return weight_bytes, cache_bytes, self.model_runner.model_config.get_vocab_size()
 
 
 def weights(model: torch.nn.Module) -> Storages:
-    """Parameters and adapter slots, without buffers: these are small, and no checkpoint has them."""
+    """Storages of parameters and adapter slots, without buffers: these are small, and no checkpoint has them."""
     buffers = {storage.data_ptr() for storage, _ in storages(buffer for _, buffer in model.named_buffers())}
     parameters = (parameter.data for parameter in model.parameters())
     found = storages(chain(parameters, _slots(model)))
@@ -36,14 +37,14 @@ def weights(model: torch.nn.Module) -> Storages:
 
 
 def cache(runner: Any) -> Storages:
-    """The KV cache of vLLM's model runner, whose types are loose."""
+    """Storages of the KV cache of vLLM's model runner, whose types are loose."""
     layers: Iterable[Any] = runner.vllm_config.compilation_config.static_forward_context.values()
     held = (getattr(layer, "kv_cache", None) for layer in layers)
     return storages(chain(_tensors(runner.kv_caches), chain.from_iterable(map(_tensors, held))))
 
 
 def storages(tensors: Iterable[torch.Tensor]) -> Storages:
-    """Storages of these tensors that have bytes, each once: tied weights and views share one."""
+    """Distinct non-empty storages of `tensors`: tied weights and views share one."""
     found: dict[int, tuple[torch.UntypedStorage, int]] = {}
     for tensor in tensors:
         storage = tensor.untyped_storage()
@@ -59,7 +60,7 @@ def _slots(model: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Tensors of a tensor, or of lists and tuples of them."""
+    """Yield the tensors in a tensor or in nested lists and tuples."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""One vLLM process as the service sees it: opened, watched, frozen, stopped and closed. Questions to it are answered between two steps."""
+"""One vLLM process as the service sees it: opened, watched, frozen, stopped and closed. It answers calls between two engine steps."""
 
 import asyncio
 import gc
@@ -20,7 +20,7 @@ PROBE_PERIOD_S = 10.0
 """Seconds between liveness probes of the engine."""
 PATIENCE_S = 120.0
 CPU_PATIENCE_S = 300.0
-"""Maximum time to an answer: on a CPU one step with long prompts may take a minute or more."""
+"""Maximum seconds until the engine answers a call: on a CPU one step with long prompts may take a minute or more."""
 MAX_SAID_CHARS = 500
 
 T = TypeVar("T")
@@ -28,25 +28,25 @@ log = structlog.get_logger()
 
 
 class EngineProcess:
-    """vLLM, or none while it is closed. Belongs to the event loop that opened it."""
+    """A vLLM process, or none while closed. Belongs to the event loop that opened it."""
 
     def __init__(self, settings: EngineSettings, *, cpu: bool | None = None) -> None:
-        """Closed. `cpu`: whether it computes on one; None: as `settings` and this machine decide."""
+        """Starts closed. `cpu`: whether vLLM computes on a CPU; None: decided by `settings` and this machine."""
         self.settings = settings
         self.is_cpu = runs_on_cpu(settings) if cpu is None else cpu
         self.llm: Any = None  # AsyncLLM, None while closed; vLLM is imported late and its types are loose
         self.patience_s = CPU_PATIENCE_S if self.is_cpu else PATIENCE_S
-        """Maximum time to an answer before the engine counts as stuck."""
+        """Maximum seconds to an answer before the engine counts as stuck."""
         self.is_waking = False
-        """Whether a wake is in progress, which reports by itself that the engine is dead."""
+        """Whether a wake is in progress; the wake itself then reports a dead engine."""
         self._thread: ThreadPoolExecutor | None = None
         self._is_stuck = self._is_halted = False
         self._asking = asyncio.Lock()
 
     async def open(self) -> None:
-        """Start vLLM. Its start blocks a thread of its own, not the event loop. Raises: Fatal, with the cause in one line."""
+        """Start vLLM in a thread, so that the event loop is not blocked. Raises: Fatal, with the cause in one line."""
         started = time.monotonic()
-        # The engine's process ends with the thread that made it, so the engine keeps the thread.
+        # The engine's process ends with the thread that started it, so that thread is kept.
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
         try:
             handed_over = await asyncio.get_running_loop().run_in_executor(thread, start_llm, self.settings)
@@ -55,15 +55,15 @@ class EngineProcess:
             if isinstance(error, Fatal) or not isinstance(error, Exception):
                 raise
             raise Fatal(f"inference engine for {self.settings.model} did not start: {one_line(error)}") from error
-        # Popped: the thread remembers what it returned, and would keep the engine alive after `close`.
+        # Popped: the thread keeps a reference to its result, which would keep the engine alive after `close`.
         self.llm, self._thread = handed_over.pop(), thread
         log.info("engine_started", model=self.settings.model, seconds=round(time.monotonic() - started, 1), kv_tokens=self.kv_tokens)
 
     async def shut(self) -> None:
-        """Close vLLM, for `open`. No request may be inside."""
-        async with self._asking:  # a question to it would stay without an answer
+        """Close vLLM so that `open` may start it again. No request may be inside."""
+        async with self._asking:  # a call in progress would never be answered
             llm, thread, self.llm, self._thread = self.llm, self._thread, None, None
-            llm.output_handler.cancel()  # it would take the end of the process for a failure
+            llm.output_handler.cancel()  # otherwise it would report the end of the process as a failure
             await asyncio.to_thread(shut_down, llm)
             del llm
             assert thread is not None
@@ -71,7 +71,7 @@ class EngineProcess:
             gc.collect()
 
     def close(self) -> None:
-        """Close vLLM for ever."""
+        """Close vLLM permanently."""
         if self.llm is None:
             return
         self.llm.shutdown(timeout=0)
@@ -80,7 +80,7 @@ class EngineProcess:
         # vLLM's own clean-up reruns when the object is freed, and fails if that is while the interpreter ends.
         self.llm = None
         gc.collect()
-        gc.freeze()  # all that vLLM imported would be walked once more at exit, for seconds
+        gc.freeze()  # otherwise the interpreter would collect all objects of vLLM's imports once more at exit, for seconds
 
     @property
     def is_open(self) -> bool:
@@ -92,14 +92,14 @@ class EngineProcess:
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that the KV cache holds; 0 while closed."""
+        """KV cache capacity in tokens; 0 while closed."""
         if self.llm is None:
             return 0
         cache = self.llm.vllm_config.cache_config
         return int(cache.num_gpu_blocks) * int(cache.block_size)
 
     def progress(self) -> dict[str, int]:
-        """Sampled tokens so far of requests that are inside, by id."""
+        """Number of tokens sampled so far for each running request, by request id."""
         if self.llm is None:
             return {}
         states = self.llm.output_processor.request_states.values()
@@ -108,7 +108,7 @@ class EngineProcess:
     # ---------------------------------------------------------------------------------------------------------- health
 
     async def wait_fatal(self) -> None:
-        """Never returns. Raises: Fatal once the engine's process is dead, or lives and answers nothing for `patience_s`."""
+        """Watch the engine; never returns. Raises: Fatal when its process died or has not answered for `patience_s`."""
         probing = asyncio.create_task(self._probe())
         try:
             while not probing.done():
@@ -132,7 +132,10 @@ class EngineProcess:
             await asyncio.sleep(PROBE_PERIOD_S)
 
     async def answer(self, question: Callable[[], Awaitable[T]]) -> T:
-        """The engine's errors go through. Raises: Fatal when it is dead, or does not answer within `patience_s`, and ever after."""
+        """Await one call to the engine; its exceptions are passed on.
+
+        Raises: Fatal if the engine is dead, or did not answer within `patience_s`; every later call then raises it too.
+        """
         if self._is_stuck:
             raise self._silence()
         answer = asyncio.ensure_future(question())
@@ -148,7 +151,7 @@ class EngineProcess:
             answer.cancel()
 
     def death(self) -> Fatal:
-        """With the exception that ended the engine's process, where it wrote one."""
+        """Fatal error for a dead process, with the exception that ended it if the process wrote one."""
         said = " ".join(noted(self.llm.marlaas_failure).split())[:MAX_SAID_CHARS]
         return Fatal(f"the inference engine's process died{f': {said}' if said else '; its last lines on stderr say why'}")
 
@@ -159,14 +162,14 @@ class EngineProcess:
     # --------------------------------------------------------------------------------------------------------- parking
 
     async def pause(self, *, keep_cache: bool) -> None:
-        """Freeze all requests, those in the middle too, until `resume`; checks still run."""
+        """Freeze all requests, running ones included, until `resume`; checks still run."""
         await self.answer(lambda: self.llm.pause_generation(mode="keep", clear_cache=not keep_cache))
 
     async def resume(self) -> None:
         await self.answer(lambda: self.llm.resume_generation())
 
     async def halt(self) -> None:
-        """Stop the engine's processes: until `proceed` they use no processor, whatever is asked of them."""
+        """Stop the engine's processes with SIGSTOP: they use no CPU until `proceed`, even if calls arrive."""
         async with self._asking:
             self._is_halted = True
             self._signal(signal.SIGSTOP)
@@ -181,12 +184,12 @@ class EngineProcess:
             os.kill(process.pid, number)
 
     async def worker(self, method: str, **arguments: Any) -> Any:
-        """Result of this method of vLLM's worker, of the first where there are several. Raises: what it raises, as vLLM's exception."""
+        """Call `method` of vLLM's workers; return the first worker's result. Raises: the worker's exception, as vLLM wraps it."""
         return (await self.answer(lambda: self.llm.collective_rpc(method, kwargs=arguments)))[0]
 
 
 def one_line(error: BaseException) -> str:
-    """The message's first informative line: vLLM wraps causes in validation errors of several lines."""
+    """First informative line of an error message: vLLM wraps causes in validation errors of several lines."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     informative = [line for line in lines if not line.endswith(("validation error for ModelConfig", "validation errors for ModelConfig"))]
     return (informative or lines or [type(error).__name__])[0][:500]

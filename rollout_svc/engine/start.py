@@ -1,17 +1,17 @@
-"""Start of the engine's process, which ends with this one.
+"""Start of the engine's process, which ends with this process.
 
-On a CPU the engine is a forked child. Importing vLLM and torch takes longer than all the rest of a start, and a forked
+On a CPU the engine is a forked child. Importing vLLM and torch takes longer than the rest of the start, and a forked
 child does not repeat it: measured on two busy cores, 38 s until the first token instead of 82 s with vLLM's own choice
-of two spawned processes, and twice the tokens a second, because no tensors travel between a scheduler and a worker.
+of two spawned processes, and twice the tokens per second, because no tensors travel between a scheduler and a worker.
 A fork copies more than it should, so the child first releases what belongs to its parent.
 
-On a GPU vLLM decides by itself, except that its processes are spawned: CUDA does not survive a fork. Spawned or forked, they end with the
-service, and keep its locks until then.
+On a GPU vLLM's defaults apply, except that its processes are always spawned: CUDA does not survive a fork. Spawned or forked, they end
+with the service, and hold its locks until then.
 
-What the process has from the service: an end with it, the accelerator's locks, and a file for the reason of a failure. A forked child has
-the service's open files by itself, and calls `belong_to` at the fork. A spawned one gets only those files that multiprocessing is told of.
-`Inherited` is part of what is pickled for it: pickled, it tells multiprocessing its files; unpickled, it calls `belong_to`, after the
-child's imports and before anything of the engine is made.
+The process inherits from the service: its lifetime, the accelerator's locks, and a file for the reason of a failure. A forked child
+inherits open files by itself, and calls `belong_to` at the fork. A spawned child gets only files registered with multiprocessing.
+`Inherited` is pickled with vLLM's configuration: pickling registers its files; unpickling calls `belong_to`, after the child's imports and
+before the engine is created.
 """
 
 import atexit
@@ -40,31 +40,31 @@ from common.runtime.process import leave, thread_ids
 from rollout_svc.engine.config import EngineSettings, engine_arguments, require_head
 
 MIN_VLLM = (0, 26)
-"""Minimum version: older ones may sample a running request under an adapter that is loaded meanwhile (vLLM issue 47724)."""
+"""Minimum version: older ones may sample a running request under an adapter that is being loaded (vLLM issue 47724)."""
 MIN_SLEEPING_VLLM = (0, 32)
-"""Minimum version for pools on shared accelerators: `scheduler.py` knows its queues."""
+"""Minimum version for pools on shared accelerators: `scheduler.py` relies on its request queues."""
 MAX_TESTED_VLLM = (0, 32)
 """Newest tested version."""
 END_S = 60.0
-"""Maximum time in which a killed process ends: the kernel takes its memory back first."""
+"""Maximum seconds until a killed process has ended: the kernel frees its memory first."""
 AS_WITHOUT_MEMORY = "as where there is no memory"
 WITHOUT_MEMORY = (signal.SIGKILL, signal.SIGBUS, signal.SIGABRT)
-"""Signals that end a process for which there is no memory: the kernel's, of a file in memory, and of C++ code that does not expect it."""
+"""Signals that end a process when memory runs out: from the OOM killer, from a file in memory, and from C++ code that aborts."""
 REPRODUCIBLE = {"AVX512": "AVX512,STRICT", "AVX2": "AVX2,STRICT"}
-"""Instruction set of PyTorch → MKL's mode in which a row of a product does not depend on the number of rows (`MKL_CBWR`)."""
+"""Instruction set of PyTorch → MKL mode in which a row of a product does not depend on the number of rows (`MKL_CBWR`)."""
 SOCKET_PATH_BYTES = 107
-"""Maximum length of a socket's path."""
+"""Maximum length of a Unix socket path."""
 SOCKET_NAME_BYTES = 36
-"""Of those that vLLM makes: a UUID."""
+"""Length of vLLM's socket names: a UUID."""
 ENGINE = re.compile(r"'EngineCore\w*': (-?\d+)")
-"""A process and its exit status in vLLM's message that its start failed."""
+"""Process name and exit status in vLLM's error about a failed start."""
 FAILED_START = "Engine core initialization failed"
 PR_SET_PDEATHSIG = 1
 ENGINE_LOGGER = "vllm.v1.engine.core"
-"""Logger to which vLLM's engine process writes the exception that ends it. The service itself is only told that it has ended."""
+"""Logger to which vLLM's engine process writes the exception that ends it. The service itself only learns that the process ended."""
 MAX_REASON_BYTES = 4096
 _starting: tuple[int, int] | None = None
-"""Process id of this service, and the descriptor of its engine's file for failures, while an engine is forked."""
+"""Process id of this service and descriptor of the engine's failure file, while an engine is being forked."""
 log = structlog.get_logger()
 
 
@@ -73,7 +73,7 @@ def runs_on_cpu(settings: EngineSettings) -> bool:
 
 
 def start_llm(settings: EngineSettings) -> list[Any]:
-    """One AsyncLLM. Blocks for seconds to minutes."""
+    """Start one AsyncLLM, returned as the only element of a list. Blocks for seconds to minutes."""
     cpu = import_vllm(settings)
     import torch
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -89,13 +89,13 @@ def start_llm(settings: EngineSettings) -> list[Any]:
             if not cpu:
                 llm = spawned(config, executor, Inherited(failure, settings.locks))
             else:
-                torch.set_num_threads(len(settings.cores) or 1)  # of this thread, and so of the process that is forked from it
+                torch.set_num_threads(len(settings.cores) or 1)  # for this thread, and so for the process forked from it
                 present = thread_ids()
                 with forking(settings.cores, failure):
                     llm = AsyncLLM(config, executor, log_stats=False, log_requests=False)
                 if settings.sleeps:
-                    leave(settings.cores, but=present)  # vLLM's threads in this process, which were started with the engine
-        except RuntimeError as error:  # vLLM's, which only says that the process has failed
+                    leave(settings.cores, but=present)  # vLLM's threads in this process, started together with the engine
+        except RuntimeError as error:  # vLLM's error only says that the process failed
             raise RuntimeError(noted(failure) or how_it_ended(error)) from error
         llm.marlaas_failure = failure
         weakref.finalize(llm, files.pop_all().close)
@@ -103,7 +103,7 @@ def start_llm(settings: EngineSettings) -> list[Any]:
 
 
 def spawned(config: Any, executor: Any, inherited: "Inherited") -> Any:
-    """AsyncLLM, whose process is spawned. Raises: Fatal where that process has not what it should inherit."""
+    """AsyncLLM in a spawned process. Raises: Fatal if the process did not inherit its files."""
     from vllm.v1.engine.async_llm import AsyncLLM
 
     config.marlaas_inherited = inherited  # vLLM pickles its configuration for the process
@@ -115,9 +115,9 @@ def spawned(config: Any, executor: Any, inherited: "Inherited") -> Any:
 
 
 def how_it_ended(error: RuntimeError) -> str:
-    """vLLM's message about an engine that did not start; where its process wrote no error, what ended it instead.
+    """Reason of a failed start: vLLM's message, or the signal that ended the process if it wrote no error.
 
-    vLLM may notice the end before the kernel says how: then it names no status.
+    vLLM may notice the end before the kernel reports its cause; its message then names no status.
     """
     text = str(error)
     if found := ENGINE.search(text):
@@ -127,7 +127,7 @@ def how_it_ended(error: RuntimeError) -> str:
 
 
 def import_vllm(settings: EngineSettings) -> bool:
-    """Import vLLM, which takes seconds, and check that it is one for these settings. Whether it computes on a CPU. Raises: Fatal."""
+    """Import vLLM (seconds) and check it against `settings`; return whether it computes on a CPU. Raises: Fatal."""
     cpu = runs_on_cpu(settings)
     if settings.device == "cuda" and not has_cuda():
         raise Fatal("MARLAAS_ROLLOUT_DEVICE is 'cuda', but torch finds no GPU here")
@@ -150,14 +150,16 @@ def import_vllm(settings: EngineSettings) -> bool:
 
 
 def preload() -> None:
-    """Import vLLM in a parent that forks samplers on a CPU (`marlaas/stack/preloading.py`): CUDA would not survive the fork."""
+    """Import vLLM in the parent from which CPU samplers are forked (`marlaas/stack/preloading.py`). Skipped with CUDA, which
+    survives no fork.
+    """
     if not has_cuda():
         prepare_import(cpu=True)
         import vllm.v1.engine.async_llm  # pyright: ignore[reportUnusedImport]  # noqa: F401
 
 
 def prepare_environment(*, cpu: bool, offline: bool, threads: int, invariant: bool) -> None:
-    """Set vLLM's environment variables. Must be called before vLLM is imported, and before the process's first product of matrices."""
+    """Set vLLM's environment variables. Call it before vLLM is imported and before the process's first matrix product."""
     prepare_import(cpu=cpu)
     chosen = {"VLLM_RPC_BASE_PATH": os.environ.get("VLLM_RPC_BASE_PATH") or _sockets()}
     if offline:
@@ -170,11 +172,11 @@ def prepare_environment(*, cpu: bool, offline: bool, threads: int, invariant: bo
     else:
         import torch
 
-        if invariant:  # operators may choose other modes: machines with equal modes give equal bits
+        if invariant:  # setdefault: operators may choose another mode; machines with equal modes give equal bits
             os.environ.setdefault("MKL_CBWR", REPRODUCIBLE.get(torch.backends.cpu.get_cpu_capability(), "COMPATIBLE"))
-            os.environ.setdefault("VLLM_CPU_ATTN_SPLIT_KV", "0")  # otherwise threads share long sequences as the batch allows
+            os.environ.setdefault("VLLM_CPU_ATTN_SPLIT_KV", "0")  # otherwise threads split long sequences depending on the batch
         chosen |= {
-            # The model runs in the engine's process, not in a worker of its own.
+            # Run the model in the engine's process, not in a separate worker.
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "OMP_NUM_THREADS": str(threads),
         }
@@ -182,30 +184,30 @@ def prepare_environment(*, cpu: bool, offline: bool, threads: int, invariant: bo
 
 
 def prepare_import(*, cpu: bool) -> None:
-    """Set the variables that are equal in all engines, among them those that are read as vLLM is imported."""
+    """Set the environment variables common to all engines, among them those that vLLM reads at import."""
     chosen = {
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
         "TOKENIZERS_PARALLELISM": "false",
     }
-    if cpu:  # otherwise the first request waits for a C++ compiler, or fails where there is none
+    if cpu:  # otherwise the first request waits for a C++ compiler, or fails without one
         chosen["TORCHDYNAMO_DISABLE"] = "1"
     os.environ.update(chosen)
 
 
 @functools.cache
 def _sockets() -> str:
-    """Folder of the sockets between vLLM's processes, which vLLM leaves behind. It is removed as this process ends in order.
+    """Folder for the sockets between vLLM's processes, which vLLM never deletes; removed when this process exits normally.
 
-    The temporary folder itself where sockets in a folder of their own had longer paths than there are.
+    Returns the temporary folder itself if paths in a subfolder would exceed the socket path limit.
     """
     if len(os.fsencode(tempfile.gettempdir())) + len("/vllm-12345678/") + SOCKET_NAME_BYTES > SOCKET_PATH_BYTES:
         return tempfile.gettempdir()
     folder, owner = tempfile.mkdtemp(prefix="vllm-"), os.getpid()
 
     def remove() -> None:
-        if os.getpid() == owner:  # a forked child ends earlier
+        if os.getpid() == owner:  # a forked child exits earlier
             shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(remove)
@@ -213,7 +215,7 @@ def _sockets() -> str:
 
 
 def has_cuda() -> bool:
-    """Whether torch finds a GPU. Asks the driver only: a process that has opened CUDA can fork no engine that uses it."""
+    """Whether torch finds a GPU. Asks only the driver: a process that initialized CUDA cannot fork an engine that uses it."""
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     import torch
 
@@ -221,7 +223,7 @@ def has_cuda() -> bool:
 
 
 def check_version(name: str, version: tuple[int | str, ...], *, sleeps: bool = False) -> None:
-    """Raises: Fatal for a vLLM that is too old. A version newer than tested is logged and allowed: every adapter has a canary."""
+    """Raises: Fatal for a vLLM that is too old. Versions newer than tested are logged and allowed: every adapter has a canary."""
     if (0, 0) < version < MIN_VLLM:  # (0, 0): built from a source tree
         raise Fatal(f"vLLM {name} can mix adapters up; {'.'.join(map(str, MIN_VLLM))} or newer is needed")
     if sleeps and (0, 0) < version < MIN_SLEEPING_VLLM:
@@ -232,7 +234,10 @@ def check_version(name: str, version: tuple[int | str, ...], *, sleeps: bool = F
 
 @contextmanager
 def forking(cores: Collection[int], failure: int) -> Generator[None]:
-    """Children that this thread forks inside the block run on `cores` only and end with the thread: keep it. `failure`: their file."""
+    """Children that this thread forks inside the block run on `cores` only and end with the thread, so keep the thread.
+
+    `failure`: descriptor of their failure file.
+    """
     global _starting
     before = os.sched_getaffinity(0)
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
@@ -249,18 +254,18 @@ def forking(cores: Collection[int], failure: int) -> Generator[None]:
 def _detach_from_parent() -> None:
     if _starting is None:
         return
-    # Otherwise a signal to the child would be read by the parent's event loop as one to itself.
+    # Otherwise the parent's event loop would receive signals meant for the child.
     signal.set_wakeup_fd(-1)
     belong_to(*_starting)
 
 
 def processes_of(llm: Any) -> list[Any]:
-    """Processes that vLLM's AsyncLLM has started, as multiprocessing's objects."""
+    """Processes that vLLM's AsyncLLM has started, as multiprocessing objects."""
     return list(llm.engine_core.resources.engine_manager.processes)
 
 
 def shut_down(llm: Any) -> None:
-    """Close vLLM, and wait until its processes have ended: their memory is free only then."""
+    """Close vLLM and wait until its processes have ended, since their memory is free only then."""
     processes = processes_of(llm)
     llm.shutdown(timeout=0)
     for process in processes:
@@ -268,10 +273,10 @@ def shut_down(llm: Any) -> None:
 
 
 class Inherited:
-    """Files of the service that its engine's process must have, too."""
+    """Open files of the service that the engine's process must also hold."""
 
     def __init__(self, failure: int, locks: Sequence[int]) -> None:
-        """`failure`: descriptor of `failure_file`. `locks`: descriptors of locks (`Locks.descriptors`)."""
+        """`failure`: descriptor of `failure_file`. `locks`: lock descriptors (`Locks.descriptors`)."""
         self._failure = failure
         self._locks = tuple(locks)
 
@@ -281,12 +286,12 @@ class Inherited:
         return _arrived, (os.getpid(), DupFd(self._failure), [DupFd(each) for each in self._locks])
 
     def missing_in(self, pid: int) -> bool:
-        """Whether that process has not all of these files, under their numbers here."""
+        """Whether process `pid` lacks any of these files under the same descriptor numbers."""
         return not all(_is_open_in(pid, descriptor) for descriptor in (self._failure, *self._locks))
 
 
 def _arrived(service: int, failure: Any, locks: Sequence[Any]) -> Inherited:
-    """In the spawned child. Its own children have the locks only where they are forked: an engine of theirs is not."""
+    """Unpickle in the spawned child. The descriptors are not inheritable, so processes that the child spawns do not get the locks."""
     inherited = [each.detach() for each in (failure, *locks)]
     for descriptor in inherited:
         os.set_inheritable(descriptor, False)
@@ -301,13 +306,13 @@ def _is_open_in(pid: int, descriptor: int) -> bool:
 
 
 def belong_to(service: int, failure: int) -> None:
-    """Make this process, a child of the process `service`, one that ends with the thread that started it, and notes why it fails."""
-    # Otherwise the terminal's Ctrl-C would end the engine while the service still returns its messages.
+    """Bind this child of process `service` to the thread that started it: it ends with that thread, and records why it fails."""
+    # A session of its own: otherwise Ctrl-C would end the engine while the service still returns its messages.
     os.setsid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != service:  # it has died before
+    if os.getppid() != service:  # the parent died before `prctl`
         os._exit(1)
-    logging.getLogger(ENGINE_LOGGER).addFilter(partial(_note, failure))  # a handler would be removed when vLLM configures its loggers
+    logging.getLogger(ENGINE_LOGGER).addFilter(partial(_note, failure))  # vLLM would remove a handler
 
 
 def _note(failure: int, record: logging.LogRecord) -> bool:
@@ -320,7 +325,7 @@ def _note(failure: int, record: logging.LogRecord) -> bool:
 
 @contextmanager
 def failure_file() -> Generator[int]:
-    """Descriptor of an anonymous file in memory, to which the engine's process writes the exception that ends it."""
+    """Yield the descriptor of an in-memory file to which the engine's process writes the exception that ends it."""
     descriptor = os.memfd_create("marlaas-engine-failure", os.MFD_CLOEXEC)
     try:
         yield descriptor
@@ -329,7 +334,7 @@ def failure_file() -> Generator[int]:
 
 
 def noted(failure: int) -> str:
-    """The exception that ended the engine's process, its type first; empty where it wrote none."""
+    """Exception that ended the engine's process, type first; empty if the process wrote none."""
     return os.pread(failure, MAX_REASON_BYTES, 0).decode(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""Streaming of one request's tokens from the engine, with all settings that served requests may have."""
+"""Streams one request's tokens from the engine, with all sampling settings of served requests."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -13,7 +13,7 @@ from rollout_svc.engine.engine import Engine
 
 @dataclass(frozen=True)
 class StreamRequest:
-    """As `SampleRequest`, with settings as in `ServedSampling`."""
+    """A `SampleRequest` with the settings of `ServedSampling`."""
 
     request_id: str
     ids: Sequence[int]
@@ -31,37 +31,37 @@ class StreamRequest:
     logit_bias: Mapping[int, float] = field(default_factory=dict[int, float])
     top_logprobs: int | None = None
     tenant: str = ""
-    """Only its own prompts are found in the prefix cache: what is cached there shows what others have asked. Empty: anybody's."""
+    """Tenant whose prefix cache is used: a shared cache would reveal other tenants' prompts. Empty: the shared cache."""
     task: str = ""
-    """Task that its tokens are counted for; empty: nobody's."""
+    """Task that its tokens are counted for; empty: none."""
 
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """Log-probabilities at one place."""
+    """Log-probabilities at one position."""
 
     chosen: float
     top: list[tuple[int, float]]
-    """Tokens of the highest, highest first."""
+    """(token id, log-probability) pairs, highest first."""
 
 
 @dataclass(frozen=True)
 class StreamPart:
-    """Tokens of one step of the engine, or of a few."""
+    """Tokens of one or a few engine steps."""
 
     ids: list[int]
     logprobs: list[TokenLogprobs]
-    """One a token where they were requested, else none."""
+    """One per token if log-probabilities were requested, else empty."""
     finish: str | None
-    """`stop` or `length` in the last part."""
+    """`stop` or `length` in the last part, else None."""
     cached_tokens: int
-    """Tokens of the prompt that the prefix cache had."""
+    """Prompt tokens found in the prefix cache."""
 
 
 async def stream(engine: Engine, request: StreamRequest) -> AsyncGenerator[StreamPart]:
-    """Parts as they are sampled. Closing the generator ends the request in the engine, and frees its KV cache.
+    """Yield parts as they are sampled. Closing the generator aborts the request and frees its KV cache.
 
-    The request is urgent: it takes the place of rollouts where none is free. Raises: as `Engine.sample`.
+    The request is urgent: it preempts rollouts if no place is free. Raises: as `Engine.sample`.
     """
     outputs = engine.generate(
         request.request_id, request.ids, _params(request), request.adapter, URGENT_PRIORITY, apart=request.tenant, task=request.task
@@ -76,7 +76,7 @@ async def stream(engine: Engine, request: StreamRequest) -> AsyncGenerator[Strea
 
 
 def engine_name(engine: Engine) -> str:
-    """Names the arithmetic: on a CPU the same name gives the same tokens."""
+    """Name of the engine's version, device and precision; on a CPU equal names mean equal tokens."""
     import vllm
 
     device = "cpu" if engine.is_cpu else "gpu"
@@ -108,9 +108,9 @@ def _params(request: StreamRequest) -> Any:
 
 
 def logprobs_of(flat: Any, top: int) -> list[TokenLogprobs]:
-    """`flat`: vLLM's FlatLogprobs, in which the sampled token of each place comes first, and then those of the highest.
+    """Log-probabilities of each position. `flat`: vLLM's FlatLogprobs, which lists the sampled token first, then the top tokens.
 
-    The sampled one may be among these again, or not: it is not where vLLM has joined the outputs of several steps.
+    The sampled token may be repeated among the top tokens; it is not if vLLM merged the outputs of several steps.
     """
     found: list[TokenLogprobs] = []
     for start, end in zip(flat.start_indices, flat.end_indices, strict=True):

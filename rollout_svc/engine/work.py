@@ -1,4 +1,4 @@
-"""Requests to the engine, their ids and results, and what it did for whom.
+"""Engine requests, their ids and results, and the work done per task.
 
 Ids and seeds are derived from a request, so that a redelivered message repeats both the request and the answer.
 """
@@ -17,11 +17,11 @@ from common.messages import GroupContext
 from rollout_svc.text.reply_text import StopStrings
 
 REMEMBERED_REQUESTS = 256
-"""Requests whose durations predict others'."""
+"""Number of recent request durations used for prediction."""
 WARM_UP_LENGTHS = (2, 5, 40, 120, 160, 200)
-"""Tokens of the prompts that check invariance."""
+"""Prompt lengths of the invariance check, in tokens."""
 LATE_SHARE = 0.9
-"""Share of requests that are done within the predicted duration."""
+"""Fraction of requests that finish within the predicted duration."""
 
 
 @dataclass(frozen=True)
@@ -31,21 +31,21 @@ class SampleRequest:
     max_tokens: int
     temperature: float
     seed: int
-    """Seed below 2**63. The same request with the same seed gives the same answer, up to rounding of the batch unless `is_invariant`."""
+    """Seed below 2**63. Equal requests with equal seeds give equal answers, up to batch-dependent rounding unless `is_invariant`."""
     stop_ids: Sequence[int]
     adapter: str | None
-    """A loaded adapter's name; None is the base model."""
+    """Name of a loaded adapter; None is the base model."""
     priority: int = 0
-    """Lower goes first."""
+    """Lower runs first."""
     stop_strings: StopStrings | None = None
-    """Watch of this one reply, which ends with the token that completes a string."""
+    """Stop-string matcher of this reply, which ends with the token that completes a string."""
     task: str = ""
-    """Task that its tokens are counted for; empty: nobody's."""
+    """Task that its tokens are counted for; empty: none."""
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """Shapes: `ids` and `logprobs` (T,), the ending token included."""
+    """Result of one request. Shapes: `ids` and `logprobs` (T,), the ending token included."""
 
     ids: list[int]
     logprobs: list[float]
@@ -53,14 +53,14 @@ class Sampled:
 
 
 def require_embedded(ids: Sequence[int], rows: int) -> None:
-    """Raises: Reject for a token without an embedding, as a tokenizer may have more tokens than the model: it would end the engine."""
+    """Raises: Reject for ids without an embedding: a tokenizer may have more tokens than the model, and such an id crashes the engine."""
     if ids and not 0 <= min(ids) <= max(ids) < rows:
         wrong = next(token for token in ids if not 0 <= token < rows)
         raise Reject(f"the prompt has token {wrong}, and the model has embeddings for tokens 0 to {rows - 1} only")
 
 
 def warm_up_request(number: int, length: int, priority: int) -> SampleRequest:
-    """A request whose prompt shares its beginning with the others', as turns of one episode do."""
+    """Request `number`, whose prompt is a prefix of the longer ones, as prompts of one episode's turns are."""
     return SampleRequest(
         f"warm-up:{number}",
         ids=[token % 100 for token in range(length)],
@@ -74,12 +74,12 @@ def warm_up_request(number: int, length: int, priority: int) -> SampleRequest:
 
 
 def invariance_requests(context_tokens: int, priority: int) -> list[SampleRequest]:
-    """Requests whose answers must not depend on whether they are sampled alone or together, as far as the context holds them."""
+    """Requests whose answers must not depend on whether they are sampled alone or together; prompts are cut to the context length."""
     return [warm_up_request(number, min(length, context_tokens - 3), priority) for number, length in enumerate(WARM_UP_LENGTHS)]
 
 
 class Gate:
-    """Entrance of the engine, at which requests wait while it is parked."""
+    """Entrance of the engine; requests wait here while it is parked."""
 
     def __init__(self, *, is_open: bool) -> None:
         self._opened = asyncio.Event()
@@ -94,7 +94,7 @@ class Gate:
 
     @property
     def waiting(self) -> int:
-        """Requests that will enter when it opens."""
+        """Number of requests that will enter when the gate opens."""
         return sum(count for request, count in self._waiting.items() if request not in self._dropped)
 
     def open(self) -> None:
@@ -104,7 +104,7 @@ class Gate:
         self._opened.clear()
 
     async def enter(self, request_id: str) -> bool:
-        """Wait until the gate is open: whether the request was not dropped meanwhile."""
+        """Wait until the gate is open; return False if the request was dropped meanwhile."""
         if self.is_open:
             return True
         self._waiting[request_id] += 1
@@ -127,16 +127,16 @@ class Entry:
     task: str
     began_s: float
     tokens: int = 0
-    """Tokens that were sampled for it."""
+    """Tokens sampled for it."""
     counted: int = 0
-    """Tokens of these that `taken` has reported."""
+    """Sampled tokens that `taken` has reported."""
     delivered: int = 0
-    """Tokens of these that its caller has."""
+    """Sampled tokens that its caller has received."""
     is_handed_back: bool = False
-    """It ends without an answer, as the engine is closed."""
+    """Whether it ends without an answer because the engine is closed."""
 
     def sampled(self, tokens: int) -> None:
-        """Raises: HandedBack."""
+        """Count `tokens` delivered to the caller. Raises: HandedBack."""
         if self.is_handed_back:
             raise HandedBack("this replica closes its engine")
         self.delivered += tokens
@@ -144,7 +144,7 @@ class Entry:
 
 
 class WorkMeter:
-    """Requests inside the engine, and tokens by task. Its clock stands while the engine is parked."""
+    """Tracks requests inside the engine, and tokens per task. Its clock stops while the engine is parked."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -157,7 +157,7 @@ class WorkMeter:
         self._awake_since_s: float | None = now_s()
         self._busy_s = 0.0
         self._busy_since_s = 0.0
-        """On the meter's own clock; it counts while anything is inside."""
+        """Meter time at which the engine became busy."""
         self.idle = asyncio.Event()
         """Set while no request is inside."""
         self.idle.set()
@@ -168,7 +168,7 @@ class WorkMeter:
 
     @property
     def clock_s(self) -> float:
-        """Seconds for which the engine was awake."""
+        """Seconds for which the engine was awake in total."""
         return self._awake_s + (self._now_s() - self._awake_since_s if self._awake_since_s is not None else 0.0)
 
     def begin(self, request_id: str, task: str) -> Entry:
@@ -189,22 +189,22 @@ class WorkMeter:
             self.idle.set()
 
     def hand_back(self) -> list[str]:
-        """Mark all requests that are inside; returns their ids."""
+        """Mark all requests inside the engine as handed back; return their ids."""
         for entry in self._inside.values():
             entry.is_handed_back = True
         return [entry.request_id for entry in self._inside.values()]
 
     def stop(self) -> None:
-        """The engine is parked from now on."""
+        """Stop the clock: the engine is parked."""
         self._awake_s, self._awake_since_s = self.clock_s, None
 
     def go(self) -> None:
-        """The engine is awake from now on."""
+        """Start the clock: the engine is awake."""
         if self._awake_since_s is None:
             self._awake_since_s = self._now_s()
 
     def left_s(self) -> float | None:
-        """Expected seconds until all requests that are inside have ended; None where none is, or none ever ended."""
+        """Expected seconds until all requests inside have ended; None if there is none, or no request has ever ended."""
         if not self._inside or not self._durations_s:
             return None
         expected_s = sorted(self._durations_s)[int(LATE_SHARE * (len(self._durations_s) - 1))]
@@ -212,7 +212,7 @@ class WorkMeter:
         return max(0.0, expected_s - youngest_s)
 
     def taken(self, progress: Mapping[str, int]) -> WorkDone:
-        """What was done since the last call. `progress`: tokens so far of requests that are inside, by their id."""
+        """Work done since the last call. `progress`: tokens sampled so far for requests inside, by request id."""
         for entry in self._inside.values():
             entry.tokens = max(entry.tokens, progress.get(entry.request_id, 0))
             self._tokens[entry.task] += entry.tokens - entry.counted
@@ -241,8 +241,8 @@ def request_id(group: GroupContext, member: int, turn: int) -> str:
 def message_id(group: GroupContext, members: Sequence[tuple[int, int]]) -> str:
     """Id of a message that carries these (member, turn) pairs.
 
-    After a redelivery, members may be grouped otherwise as they finish, and one is then sent twice under two ids:
-    the environment replays it, and the scheduler takes the first.
+    After a redelivery, members may finish in other combinations, and a turn is then sent twice under two ids:
+    the environment replays it, and the scheduler uses the first.
     """
     pairs = sorted(members)
     turns = ".".join(str(turn) for turn in sorted({turn for _, turn in pairs}))

@@ -1,13 +1,13 @@
-"""Places of served requests in the engine: a seat and, for a version, an adapter slot, granted together and in fair order.
+"""Admission of served requests: a sequence slot and, for a version, an adapter slot, granted together and in fair order.
 
-Rollouts have guaranteed places because serving never takes more than its own here; the engine's scheduler is the other half.
+Serving never takes more than its own places here, which guarantees rollouts theirs; the engine's scheduler guarantees serving's.
 
-A request never holds one of both while it waits for the other. Where the request whose turn it is finds no slot, requests that need
-none, or whose adapter is in use, are served before it; but one adapter, that of the fewest requests, gets no new ones until its slot is
-free, so that the wait ends.
+A request never holds one slot while it waits for the other. If the next request finds no adapter slot, requests that need none, or whose
+adapter is in use, are served before it. Meanwhile the adapter with the fewest requests gets no new ones until its slot is free, so that
+the wait ends.
 
-No tenant has the last seats: requests of a burst begin together, and end together, so that another tenant's first one would wait for all
-of their tokens. They cost little: the engine's steps are as much shorter as it has fewer sequences.
+The last sequence slots are kept for tenants with few requests: requests of a burst begin and end together, so another tenant's first
+request would wait for all of their tokens. The unused slots cost little: engine steps with fewer sequences are shorter.
 """
 
 from collections import Counter
@@ -19,18 +19,18 @@ from common.fairness.fair_queue import Claimant
 from common.fairness.fair_slots import FairSlots
 
 KEPT_SHARE = 8
-"""One of so many seats is kept for tenants that have fewer than are kept."""
+"""One in KEPT_SHARE sequence slots is kept for tenants that hold fewer than that number."""
 
 
 @dataclass
 class Place:
-    """A request's place. `tokens`: those that it was given, for the fairness of later ones."""
+    """An admitted request's place. `tokens`: its prompt and sampled tokens so far, which count in the fair order of later requests."""
 
     tokens: int = 0
 
 
 class Admission:
-    """Waiting requests are ordered by tenants, by weight, and then by keys."""
+    """Admits waiting requests fairly: by tenant weight, then by key."""
 
     def __init__(self, sequences: int, adapters: int) -> None:
         self._seats = FairSlots(sequences, kept=sequences // KEPT_SHARE, beside=AdapterSlots(adapters))
@@ -41,7 +41,7 @@ class Admission:
 
     @asynccontextmanager
     async def place(self, claimant: Claimant, adapter: str | None) -> AsyncGenerator[Place]:
-        """`adapter`: its name; None for the base model, which needs no slot."""
+        """Hold a place in the block. `adapter`: the adapter's name; None for the base model, which needs no adapter slot."""
         await self._seats.acquire(claimant, adapter)
         place = Place()
         try:
@@ -51,17 +51,17 @@ class Admission:
 
 
 class AdapterSlots:
-    """At most `total` different names at a time; None is no name, and needs no slot. Pure."""
+    """At most `total` different adapter names in use at a time; None (the base model) needs no slot. Pure."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self._users: Counter[str] = Counter()
         self._wanted: str | None = None
         self._draining: str | None = None
-        """Name that gets no more users until its slot is free for the wanted one."""
+        """Name that gets no new users, so that its slot becomes free for the wanted name."""
 
     def want(self, name: str | None) -> None:
-        """The name whose turn it is; the slot that is being freed for one before it is kept for it."""
+        """Set the name of the next request in fair order; a slot that is already being freed stays reserved for it."""
         has_slot = name is None or name in self._users
         self._wanted = None if has_slot else name
         if self._wanted is None or len(self._users) < self._total:
@@ -70,7 +70,7 @@ class AdapterSlots:
             self._draining = min(self._users, key=self._users.__getitem__)
 
     def fits(self, name: str | None) -> bool:
-        """Whether a request may begin."""
+        """Whether a request with this name may begin."""
         if name is None or (name in self._users and name != self._draining):
             return True
         is_free = name not in self._users and len(self._users) < self._total

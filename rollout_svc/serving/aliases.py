@@ -1,7 +1,7 @@
-"""Versions that aliases name stay loaded, within the places of serving: a request to one should not wait for its adapter.
+"""Keeps versions that aliases name loaded, within the places of serving, so that a request to an alias need not wait for its adapter.
 
-Of more aliases than there are places, those changed last have one. One place is left to other versions, where there are several. What is
-dropped while the engine is parked is loaded right after its wake.
+With more aliases than places, the most recently changed win. If there are several places, one is left to other versions. Versions that
+are dropped while the engine is parked are loaded right after its wake.
 """
 
 import asyncio
@@ -16,20 +16,20 @@ from common.streams import ALIASES_BUCKET
 from rollout_svc.adapters import Adapters
 
 AGAIN_S = 30.0
-"""Seconds between attempts to load versions that are not: their blobs, or a place, may be there later."""
+"""Seconds between attempts to load missing versions: their blobs, or a place, may become available later."""
 
 log = structlog.get_logger()
 
 
 class KeptAliases:
-    """Aliases of one pool, as this replica knows them."""
+    """This replica's view of the aliases of one pool."""
 
     def __init__(self, adapters: Adapters, pool: str) -> None:
         self._adapters = adapters
         self._pool = pool
         self._known: dict[str, KnownAlias] = {}
         self._missing = adapters.forgotten
-        """Set where versions to keep are perhaps not loaded."""
+        """Set if versions to keep may be missing from the engine."""
 
     async def run(self, bus: Bus) -> None:
         """Follow aliases and keep their versions loaded, until cancelled. Raises: Fatal when the engine is dead."""
@@ -38,7 +38,7 @@ class KeptAliases:
             runners.create_task(self._load())
 
     def note(self, key: str, alias: KnownAlias | None) -> None:
-        """An alias as it is now; None: there is none."""
+        """Record the current state of an alias; None if it was deleted."""
         self._known.pop(key, None)
         if alias is not None and alias.pool == self._pool:
             self._known[key] = alias
@@ -47,7 +47,7 @@ class KeptAliases:
 
     @property
     def wanted(self) -> list[AdapterRef]:
-        """Versions to keep loaded, those changed last first."""
+        """Versions to keep loaded, most recently changed alias first."""
         by_change = sorted(self._known.values(), key=lambda alias: -alias.changed_s)
         refs = {alias.adapter.engine_name: alias.adapter for alias in by_change}
         return list(refs.values())[: max(1, self._adapters.serving_places - 1)]
@@ -61,11 +61,11 @@ class KeptAliases:
             await self.load()
 
     async def load(self) -> None:
-        """Load the wanted versions that are not. Raises: Fatal when the engine is dead."""
+        """Load the wanted versions that are missing. Raises: Fatal when the engine is dead."""
         for ref in self.wanted:
             try:
                 if not self._adapters.is_loaded(ref):
                     async with self._adapters.using(ref, serving=True):
                         pass
-            except (Reject, Retry) as error:  # a request to it reports it
+            except (Reject, Retry) as error:  # the request that needs the version reports it
                 log.warning("version_not_loaded", adapter=ref.engine_name, reason=str(error))

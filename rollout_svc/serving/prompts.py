@@ -1,4 +1,4 @@
-"""Prompts of served requests, in tokens: a conversation, a text or tokens."""
+"""Prompts of served requests as tokens; a request has a conversation, a text or tokens."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ from rollout_svc.text.chat import Chat, PromptTooLong, UnusablePrompt
 
 
 class Refused(Exception):
-    """A request that cannot be answered; its text is the reason that the user reads."""
+    """A request that cannot be answered; its text is shown to the user."""
 
     def __init__(self, failure: Failure, reason: str) -> None:
         super().__init__(reason)
@@ -23,13 +23,13 @@ class Refused(Exception):
 class Prompt:
     ids: list[int]
     max_tokens: int
-    """Of the whole reply."""
+    """Maximum tokens of the whole reply."""
     begins_inside: bool = False
-    """The prompt ends inside thoughts."""
+    """Whether the prompt ends inside the model's reasoning."""
 
 
 async def prompt_of(chat: Chat, request: ServeRequest, context: int, thoughts: tuple[str, str] | None) -> Prompt:
-    """Raises: Refused."""
+    """Tokenize a request's prompt and check it against the context length. Raises: Refused."""
     wanted = request.sampling.max_tokens
     begins_inside = False
     try:
@@ -59,7 +59,7 @@ async def prompt_of(chat: Chat, request: ServeRequest, context: int, thoughts: t
 
 
 async def _check_names(chat: Chat, request: ServeRequest, said: list[dict[str, Any]], rendered: str, context: int) -> None:
-    """Raises: Refused for a name that the template does not show."""
+    """Raises: Refused for a message name that the chat template does not render."""
     named = next((place for place, message in enumerate(said) if "name" in message), None)
     if named is None:
         return
@@ -73,7 +73,7 @@ def _too_long(size: str, wanted: int | None, context: int) -> str:
 
 
 def _message(message: ServedMessage) -> dict[str, Any]:
-    """As chat templates take it: without what it does not have, but always with content."""
+    """Message as chat templates expect it: unset fields are left out, except `content`."""
     found: dict[str, Any] = {"role": message.role, "content": message.content or ""}
     if message.name is not None:
         found["name"] = message.name
@@ -85,7 +85,7 @@ def _message(message: ServedMessage) -> dict[str, Any]:
 
 
 def _call(call: ServedCall) -> dict[str, Any]:
-    """Templates expect arguments as a mapping. Raises: Refused when they are none."""
+    """Tool call with parsed arguments, as templates expect. Raises: Refused if they are not a JSON object."""
     try:
         arguments: object = strict_json.read(call.arguments or "{}")
     except (ValueError, RecursionError):

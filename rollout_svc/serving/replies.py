@@ -1,4 +1,4 @@
-"""Deltas on their way to gateways: at most one message per gateway every FLUSH_S, however many requests it has."""
+"""Sends deltas to gateways: at most one message per gateway every FLUSH_S, however many requests it has."""
 
 import asyncio
 import time
@@ -17,9 +17,9 @@ from common.periodic import run_forever
 from rollout_svc.serving.reply import Piece
 
 FLUSH_S = 0.005
-"""Seconds between two messages: one for each token costs NATS and gateways a hundred times as much."""
+"""Seconds between two messages: one message per token costs NATS and gateways a hundred times as much."""
 GATHER_S = 0.001
-"""Seconds that a first delta waits for others, which come with it from the same step of the engine."""
+"""Seconds that a first delta waits for others of the same engine step."""
 
 log = structlog.get_logger()
 
@@ -34,26 +34,26 @@ class Address:
 
 
 class Replies:
-    """Numbers and sends what attempts add to their replies, and that they are alive."""
+    """Numbers and sends the deltas of attempts, and reports that attempts are alive."""
 
     def __init__(self, replica: str, tell: Callable[[str, Message], Awaitable[None]]) -> None:
-        """`tell`: sends a message by NATS's core, `Requests.tell`."""
+        """`tell`: sends a message by core NATS, `Requests.tell`."""
         self._replica = replica
         self._tell = tell
         self._pending: dict[Address, ServedDelta] = {}
         self._numbers: dict[Address, int] = {}
-        """Number of the next delta of each attempt that is open."""
+        """Number of the next delta of each open attempt."""
         self._woken = asyncio.Event()
 
     def open(self, address: Address) -> None:
         self._numbers[address] = 0
 
     def close(self, address: Address) -> None:
-        """Its last delta may still wait to be sent."""
+        """Stop numbering an attempt's deltas; its last delta may still be pending."""
         self._numbers.pop(address, None)
 
     def add(self, address: Address, delta: ServedDelta) -> None:
-        """Number and content are those of `delta`; it is joined to the one that waits already."""
+        """Queue a delta, with its number assigned here; it is merged into the attempt's pending delta, if there is one."""
         waiting = self._pending.get(address)
         if waiting is None:
             self._pending[address] = delta.model_copy(update={"number": self._numbers[address]})
@@ -63,13 +63,13 @@ class Replies:
         self._woken.set()
 
     async def run(self) -> None:
-        """Send what is added, until cancelled."""
+        """Send queued deltas until cancelled."""
         async with asyncio.TaskGroup() as runners:
             runners.create_task(self._flush_often())
             runners.create_task(run_forever(self.show_life, ALIVE_S, "reply_lost"))
 
     async def flush(self) -> None:
-        """Send all that waits."""
+        """Send all pending deltas."""
         pending, self._pending = self._pending, {}
         by_gateway: dict[str, list[ServedDelta]] = defaultdict(list)
         for address, delta in pending.items():
@@ -81,7 +81,7 @@ class Replies:
         await self._send(gateway, Served(replica=self._replica, texts=[texts]))
 
     async def show_life(self, only: Address | None = None) -> None:
-        """Report the open attempts to their gateways, or one of them."""
+        """Report open attempts as alive to their gateways: all of them, or `only` one."""
         by_gateway: dict[str, list[ServedAttempt]] = defaultdict(list)
         for address in [only] if only else self._numbers:
             by_gateway[address.gateway].append(ServedAttempt(request=address.request, attempt=address.attempt))
@@ -105,7 +105,7 @@ class Replies:
 
 
 def delta_of(address: Address, piece: Piece) -> ServedDelta:
-    """`piece` as a delta, whose number is given later."""
+    """`piece` as a delta; its number is assigned when it is queued."""
     return ServedDelta(
         request=address.request,
         attempt=address.attempt,

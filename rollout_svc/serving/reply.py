@@ -1,7 +1,7 @@
-"""One reply on its way from tokens to deltas: what the model thinks, what it says, and the tools that it calls, as the text comes. Pure.
+"""Converts the tokens of one reply to deltas as they arrive: the model's reasoning, its text, and its tool calls. Pure.
 
-The grammar of calls is that of `common/tool_calls.py`. Text from the beginning of a call on is held back until the call is complete;
-one that is malformed, or never ends, is text. Blanks around calls are left out, as in `without_calls`.
+The grammar of calls is that of `common/tool_calls.py`. Text from the start of a call is held back until the call is complete;
+a malformed or unfinished call is text. Whitespace around calls is left out, as in `without_calls`.
 """
 
 import json
@@ -32,30 +32,30 @@ Part = AnswerText | Reasoning | ToolCall
 
 
 class Parts:
-    """Splits one reply."""
+    """Splits one reply into text, reasoning and tool calls."""
 
     def __init__(self, tools: Mapping[str, Schema], thoughts: tuple[str, str] | None, *, begins_inside: bool = False) -> None:
-        """`thoughts`: marks that the pool names; None: thoughts are part of the text. `begins_inside`: the prompt has opened them."""
+        """`thoughts`: the pool's reasoning marks; None: reasoning stays in the text. `begins_inside`: the prompt has the opening mark."""
         self._tools = tools
         self._shows_marks = thoughts is None
         self._opening, self._closing = thoughts or DEFAULT_MARKS
         names = [name for name, schema in tools.items() if text_parameter(schema) is not None]
         self._tags = {TAG[0]: TAG[1], **{f"<{name}>": f"</{name}>" for name in names}} if tools else {}
-        """Beginning of a call → its end."""
+        """Opening tag of a call → its closing tag."""
         self._watches = bool(self._tags) or thoughts is not None
         self._inside = begins_inside
         self._is_whole = False
         self._text = ""
-        """Text that is not given out yet."""
+        """Text not yet emitted."""
         self._searched = 0
-        """Characters of it in which the end of a call was searched."""
+        """Characters of `_text` already searched for the end of a call."""
         self._blanks = ""
-        """Blanks that a call may follow."""
+        """Whitespace held back, since a call may follow."""
         self._calls = 0
         self._after_call = False
 
     def feed(self, text: str) -> Iterator[Part]:
-        """Parts that no later text can change."""
+        """Add text; yield the parts that no later text can change."""
         if not self._watches:
             if text:
                 yield AnswerText(text)
@@ -65,7 +65,7 @@ class Parts:
             yield from step
 
     def end(self) -> Iterator[Part]:
-        """What was held back."""
+        """End the reply; yield the parts that were held back."""
         self._is_whole = True
         yield from self.feed("")
         rest, self._text = self._text, ""
@@ -77,7 +77,7 @@ class Parts:
             yield AnswerText(self._blanks)
 
     def _step(self) -> list[Part] | None:
-        """The next decision; None when it needs more text."""
+        """Parts of the next parsing step; None if it needs more text."""
         if self._inside:
             return self._think()
         marks = [self._opening, *(self._tags if self._calls < MAX_CALLS else ())]
@@ -118,7 +118,7 @@ class Parts:
         return list(_thought(given))
 
     def _call(self, mark: str) -> list[Part] | None:
-        """The call at the beginning of the text."""
+        """Parse the call at the start of the text."""
         closing = self._tags[mark]
         is_new = self._is_whole or self._text.find(closing, max(len(mark), self._searched - len(closing))) >= 0
         end = CallText(self._text).end_of_call(len(mark), closing, is_whole=self._is_whole) if is_new else None
@@ -137,7 +137,7 @@ class Parts:
                 return list(self._said(written))
 
     def _said(self, text: str) -> Iterator[Part]:
-        """Text, without the blanks beside calls; with tools, blanks wait for what follows."""
+        """Text parts without the whitespace beside calls; with tools, trailing whitespace waits for what follows."""
         if not self._tags:
             if text:
                 yield AnswerText(text)
@@ -158,7 +158,7 @@ def _thought(text: str) -> Iterator[Part]:
 
 
 def schemas_of(tools: Sequence[Mapping[str, object]]) -> dict[str, Schema]:
-    """Name → schema of parameters, of tools as `ServeRequest` has them. Raises: ValueError for another shape."""
+    """Tool name → schema of its parameters. `tools`: as in `ServeRequest`. Raises: ValueError for any other shape."""
     found: dict[str, Schema] = {}
     for tool in tools:
         match tool:
@@ -174,7 +174,7 @@ def schemas_of(tools: Sequence[Mapping[str, object]]) -> dict[str, Schema]:
 
 @dataclass
 class Piece:
-    """What some tokens add to a reply; as the fields of `ServedDelta`."""
+    """What some tokens add to a reply; fields as in `ServedDelta`."""
 
     ids: list[int] = field(default_factory=list[int])
     text: str = ""
@@ -185,7 +185,7 @@ class Piece:
 
 
 class Reply:
-    """The tokens of one reply in order, across attempts."""
+    """Reads the tokens of one reply in order, across attempts."""
 
     def __init__(self, request: str, chat: Chat, parts: Parts, stop: Sequence[str], *, parallel_calls: bool = True) -> None:
         self._request = request
@@ -197,11 +197,14 @@ class Reply:
         self._calls = 0
 
     def resume(self, ids: Sequence[int]) -> Piece:
-        """Tokens of earlier attempts. Its `finish` is set where they were all that there is; else the user has what they give."""
+        """Read the tokens of earlier attempts; the user has the returned text already. `finish` is set if the reply ends with them."""
         return self.feed(ids, [], None)
 
     def feed(self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs], ended: str | None) -> Piece:
-        """`ended`: the engine's reason with its last token. `finish` is set where the reply ends, perhaps before the last of `ids`."""
+        """Read new tokens; `finish` of the result is set if the reply ends, perhaps before the last of `ids`.
+
+        `ended`: the engine's finish reason, given with its last token.
+        """
         piece = Piece()
         for place, token in enumerate(ids):
             piece.ids.append(token)
@@ -255,5 +258,5 @@ class Reply:
 
 
 def _finite(logprob: float) -> float:
-    """JSON has no infinity."""
+    """`logprob` clipped to MIN_LOGPROB, since JSON has no infinity."""
     return max(logprob, MIN_LOGPROB)

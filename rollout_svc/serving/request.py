@@ -1,4 +1,4 @@
-"""One attempt at a request: its prompt, a place, its adapter, and the tokens that it gets."""
+"""One attempt at a served request: its prompt, place and adapter, and the tokens generated for it."""
 
 import hashlib
 from collections import Counter
@@ -23,14 +23,14 @@ from rollout_svc.text.chat import Chat
 SERVED_TOKENS = Metric("marlaas_rollout_served_tokens_total", "Tokens that requests to versions got")
 
 NO_KEY = "_"
-"""Key of requests on a server without keys."""
+"""Fairness key of requests on a server without API keys."""
 Sample = Callable[[StreamRequest], AsyncGenerator[StreamPart]]
-"""`engine.stream.stream` of an engine."""
+"""Type of `engine.stream.stream` bound to an engine."""
 
 
 @dataclass(frozen=True)
 class ServingContext:
-    """What a replica answers requests with."""
+    """Dependencies of a replica for answering served requests."""
 
     chat: Chat
     adapters: Adapters
@@ -39,23 +39,23 @@ class ServingContext:
     context_tokens: int
     thoughts: tuple[str, str] | None
     engine: str
-    """Name of the engine, for fingerprints."""
+    """Name of the engine, part of fingerprints."""
 
 
 async def answer(
     means: ServingContext, request: ServeRequest, address: Address, send: Callable[[ServedDelta], None], enters: Callable[[], None]
 ) -> None:
-    """Samples until the reply ends; `send` gets all deltas, the last one with `finish`. `enters` is called when it reaches the engine.
+    """Sample until the reply ends; `send` gets every delta, the last one with `finish`. `enters` is called at entry to the engine.
 
-    Closed early, it ends the request in the engine.
-    Raises: Refused; HandedBack when the engine is closed; Fatal when it is dead; Unavailable when the blob store is.
+    Cancelling it aborts the request in the engine.
+    Raises: Refused; HandedBack if the engine is closed; Fatal if it is dead; Unavailable if the blob store is unavailable.
     """
     prompt = await prompt_of(means.chat, request, means.context_tokens, means.thoughts)
     reply = _reply(means, request, prompt)
     before = np.frombuffer(request.sampled, dtype="<i4").tolist()
     fingerprint = _fingerprint(means.engine, request.pool, request.adapter)
     if (resumed := reply.resume(before)).finish or len(before) >= prompt.max_tokens:
-        # Its gateway has all of it but the end.
+        # The gateway already has the whole reply except its end.
         send(_begun(ServedDelta(request=address.request, attempt=address.attempt, number=0, finish=resumed.finish or "length"), prompt, ""))
         return
     name = request.adapter.engine_name if request.adapter else None
@@ -75,14 +75,14 @@ async def answer(
 
 
 def _is_about_adapter(means: ServingContext, ref: AdapterRef | None) -> bool:
-    """Whether the version could not be loaded; otherwise the engine has refused the request."""
+    """Whether loading the version failed; otherwise the engine refused the request."""
     return ref is not None and not means.adapters.is_loaded(ref)
 
 
 async def _deltas(
     parts: AsyncGenerator[StreamPart], reply: Reply, address: Address, prompt: Prompt, fingerprint: str
 ) -> AsyncGenerator[ServedDelta]:
-    """Until the reply ends."""
+    """Yield deltas until the reply ends."""
     has_begun = False
     async with aclosing(parts):
         async for part in parts:
@@ -101,7 +101,7 @@ def _begun(delta: ServedDelta, prompt: Prompt, fingerprint: str) -> ServedDelta:
 
 
 def _reply(means: ServingContext, request: ServeRequest, prompt: Prompt) -> Reply:
-    """Raises: Refused."""
+    """Parser of the request's reply. Raises: Refused."""
     try:
         parts = Parts(schemas_of(request.tools), means.thoughts, begins_inside=prompt.begins_inside)
     except ValueError as error:
@@ -135,16 +135,16 @@ def _stream_request(
 
 
 def seed_after(seed: int, sampled: int) -> int:
-    """Seed of an attempt that continues behind tokens of others: with the first one's it would draw the same numbers again."""
+    """Seed of an attempt that continues after `sampled` tokens: the original seed would repeat the same random numbers."""
     if not sampled:
         return seed
     return int.from_bytes(hashlib.sha256(f"{seed}:{sampled}".encode()).digest()[:8], "big") >> 1
 
 
 def bias_after(sampling: ServedSampling, before: list[int]) -> dict[int, float]:
-    """`logit_bias`, with the penalties of tokens that earlier attempts sampled: the engine takes them for the prompt.
+    """`logit_bias` plus penalties for tokens that earlier attempts sampled: the engine treats those as prompt, without penalties.
 
-    A token that is present in both is penalized twice for its presence.
+    A token present in both parts gets the presence penalty twice.
     """
     bias = dict(sampling.logit_bias)
     if sampling.presence_penalty or sampling.frequency_penalty:

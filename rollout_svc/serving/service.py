@@ -1,7 +1,8 @@
-"""Serving's handler: takes requests of gateways, and ends those that nobody waits for.
+"""Serving's handler: accepts requests of gateways, and cancels those without a waiting client.
 
-A request is acknowledged when it is taken: its gateway asks again where this replica falls silent. So a redelivered message, or an older
-attempt, has no use; a newer attempt replaces the one that runs here."""
+A request is acknowledged when it is accepted, because its gateway retries if this replica falls silent. So redelivered messages and older
+attempts are ignored; a newer attempt replaces the running one.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -23,9 +24,9 @@ from rollout_svc.serving.request import ServingContext, answer
 from rollout_svc.text.chat import Chat
 
 TAKEN_PER_SEQUENCE = 4
-"""Requests that a replica takes for each that it answers concurrently: fairness is among those that it has."""
+"""Accepted requests per sequence: fairness applies among the accepted ones."""
 GATEWAYS_S = 2.5
-"""Seconds between two looks for gateways that have died; their entries expire after REPLICA_TTL_S."""
+"""Seconds between checks for dead gateways, whose entries expire after REPLICA_TTL_S."""
 LISTEN_S = 60.0
 LISTEN_AGAIN_S = 1.0
 
@@ -35,17 +36,17 @@ log = structlog.get_logger()
 
 
 class Serving:
-    """Requests that this replica has taken."""
+    """The requests that this replica has accepted."""
 
     def __init__(self, means: ServingContext, replies: Replies, slots: Slots, now_s: Callable[[], float]) -> None:
-        """`slots`: as many as requests may be taken. `now_s`: the clock of deadlines, `Clock.now_s`."""
+        """`slots`: capacity for accepted requests. `now_s`: the clock of deadlines, `Clock.now_s`."""
         self._means = means
         self._replies = replies
         self.slots = slots
         self._now_s = now_s
         self._running: dict[Address, asyncio.Task[None]] = {}
         self._entered: set[Address] = set()
-        """Those of `_running` that have reached the engine."""
+        """Attempts of `_running` that have entered the engine."""
 
     @property
     def requests(self) -> int:
@@ -53,11 +54,11 @@ class Serving:
 
     @property
     def preparing(self) -> int:
-        """Requests that are not in the engine yet: they wait for their prompt, a place or an adapter."""
+        """Number of requests not yet in the engine: they wait for their prompt, a place or an adapter."""
         return len(self._running) - len(self._entered)
 
     async def run(self, bus: Bus, pool: str, replica: str) -> None:
-        """Until cancelled. Raises: Fatal when the engine is dead. What runs then is reported as lost."""
+        """Serve until cancelled; running requests are then reported as lost. Raises: Fatal when the engine is dead."""
         try:
             async with asyncio.TaskGroup() as self._runners:
                 self._runners.create_task(self._replies.run())
@@ -69,13 +70,13 @@ class Serving:
             await asyncio.shield(self._replies.flush())
 
     async def handle(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
-        """Takes one request; its answer does not go through the bus."""
+        """Accept one request; its reply is streamed outside the bus."""
         if delivery.headers.get(KIND_HEADER) == TextsRequest.kind:
             await self._give_texts(delivery)
             return
         try:
             request = delivery.read(ServeRequest)
-        except Reject as error:  # no gateway of this version sends it; its own waits for nothing else than its deadline
+        except Reject as error:  # no gateway of this version sends it; its own gateway waits only until the deadline
             log.warning("serve_request_unreadable", subject=delivery.subject, reason=str(error))
             return
         address = Address(request.gateway, request.request, request.attempt)
@@ -91,7 +92,7 @@ class Serving:
         yield  # makes this an async generator, as handlers are
 
     async def _give_texts(self, delivery: Delivery) -> None:
-        """A request that cannot be answered is not: its gateway waits for a second or two, and shows ids."""
+        """Send texts of tokens; unreadable or late requests are ignored: the gateway waits a second or two, and then shows token ids."""
         try:
             request = delivery.read(TextsRequest)
             if request.answer_by_s < self._now_s():
@@ -124,7 +125,7 @@ class Serving:
                 except (Unavailable, HandedBack) as error:
                     self._fail(address, "engine_lost", str(error))
                 except asyncio.CancelledError:
-                    if address in self._running:  # this replica ends, not the request
+                    if address in self._running:  # this replica is stopping; the request was not cancelled
                         self._fail(address, "engine_lost", "the replica ends")
                     raise
                 except Fatal as error:
@@ -151,7 +152,7 @@ class Serving:
         return (address for address in self._running if (address.gateway, address.request) == (gateway, request))
 
     def _end(self, addresses: list[Address]) -> None:
-        """End these attempts; nobody hears of it."""
+        """Cancel these attempts without a report to their gateways."""
         for address in addresses:
             log.info("request_cancelled", request=address.request, attempt=address.attempt)
             running = self._running[address]
@@ -176,7 +177,7 @@ class Serving:
             self._end([address for address in self._of(message.gateway, wanted.request) if address.attempt <= wanted.attempt])
 
     async def _end_with_gateways(self, bus: Bus) -> None:
-        """End the requests of gateways that have died."""
+        """Cancel the requests of gateways that have died."""
         if not self._running:
             return
         reports = await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport)
@@ -185,7 +186,7 @@ class Serving:
 
 
 def texts_of(chat: Chat, request: TextsRequest) -> TokenTexts:
-    """Raises: ValueError when an id is no token."""
+    """Text of each token id. Raises: ValueError if an id is outside the vocabulary."""
     ids_T = np.frombuffer(request.ids, dtype="<i4")
     if len(ids_T) and not 0 <= ids_T.min() <= ids_T.max() < chat.vocabulary:
         raise ValueError(f"ids from {ids_T.min()} to {ids_T.max()}, but tokens are 0 to {chat.vocabulary - 1}")

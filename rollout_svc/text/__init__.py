@@ -1,8 +1,8 @@
 """Text and tokens: pure functions on messages, templates and token ids.
 
 chat.py            messages to tokens and back, by the model's chat template
-control_tokens.py  tokens that stand for no text
-token_bytes.py     bytes of single tokens, and how many characters one may stand for
-reply_text.py      characters of a reply as its tokens come, and stop strings in them
-template.py        the chat template: what it writes, and what it demands of turns with answers of tools
+control_tokens.py  protection of control tokens against text from outside
+token_bytes.py     bytes of single tokens, and the maximum characters of one token
+reply_text.py      text of a reply, decoded token by token, and stop strings in it
+template.py        the chat template: its rendering, and its requirements for turns with tool results
 """

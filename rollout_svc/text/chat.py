@@ -1,14 +1,14 @@
 """Messages to tokens and back. The only module that tokenizes.
 
-A conversation is encoded once and from then on only appended to. What a later turn appends is what the chat template
+A conversation is encoded once and from then on only appended to. A later turn appends what the chat template
 writes after an assistant's reply, found by rendering the new messages behind a fixed dummy conversation: the end of the
-turn, the new messages, and the opening of the next reply. The tokens before stay as they were sampled, because re-encoding
-their text could give others, and the trainer would then train tokens that the policy never sampled. So a template that
-rewrites earlier replies, as those do that leave out their thinking, rewrites none here. Control tokens are the template's alone
+turn, the new messages, and the opening of the next reply. Earlier tokens stay as they were sampled: re-encoding
+their text could give other tokens, and the trainer would then train tokens that the policy never sampled. So a template that
+rewrites earlier replies, such as one that drops their reasoning, changes none here. Only the template writes control tokens
 (`control_tokens.py`).
 
-Encoding takes a second for some hundred thousand characters, and the event loop serves every tenant. So a text that cannot fit is
-refused by its characters where the tokenizer allows that, and a long one is encoded in a thread, one after another.
+Encoding takes a second per few hundred thousand characters, and the event loop serves every tenant. So a text that cannot fit is
+refused by its length in characters if the tokenizer allows that, and long texts are encoded in a thread, one at a time.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ from rollout_svc.text.template import Template, UnusablePrompt, plain
 from rollout_svc.text.token_bytes import TokenBytes, max_chars
 
 CACHED_PROMPTS = 512
-"""Entries: the members of a group share their first prompt, and come in one message or in several."""
+"""Maximum cached first prompts: members of a group share one, and arrive in one or several messages."""
 CACHED_LATER = 512
-"""Entries: environments repeat some messages, such as "wrong answer", "your turn" or an empty result."""
+"""Maximum cached later turns: environments repeat some messages, such as "wrong answer", "your turn" or an empty result."""
 CACHED_CHARS = 4096
 """Maximum length of cached messages; longer ones are hardly ever repeated."""
 LONG_CHARS = 8_000
@@ -41,19 +41,19 @@ LONG_CHARS = 8_000
 KEPT_REFUSALS = 512
 """Cached refusals of long prompts, so that they are not encoded for each member of a group."""
 MAX_PROBE_TOKENS = 10_000
-"""Maximum tokens of the answer of a tool that shows whether a template takes them."""
+"""Maximum tokens of the tool result that probes whether a template accepts tool results."""
 NO_ARGUMENTS: Mapping[str, JsonValue] = {}
 SPACE_TOKENS = 4
-"""Tokens of white space that may follow a mark at the end of a prompt."""
+"""Maximum whitespace tokens after a reasoning mark at the end of a prompt."""
 CUT = "..."
-"""Suffix of a tool's answer that was cut."""
+"""Suffix of a tool result that was cut."""
 
 
 T = TypeVar("T")
 
 
 class PromptTooLong(UnusablePrompt):
-    """More tokens than allowed; its text is the size."""
+    """A prompt longer than allowed; its text is the size."""
 
 
 class Chat:
@@ -69,7 +69,7 @@ class Chat:
         self._template = Template(tokenizer, self._controls, self._ends)
         self.template_variables = self._template.variables
         self._bytes = TokenBytes(tokenizer)
-        # Arguments of the template are JSON in keys: as values, true and 1 would be one key.
+        # Template arguments are part of cache keys as JSON: as Python values, True and 1 would be one key.
         self._first: Callable[[tuple[ChatMessage, ...], str, str, int], tuple[int, ...]] = lru_cache(CACHED_PROMPTS)(self._encode_first)
         self._cached_later: Callable[[tuple[ChatMessage, ...], str, int], tuple[int, ...]]
         self._cached_later = lru_cache(CACHED_LATER)(self._encode_after_reply)
@@ -80,11 +80,11 @@ class Chat:
 
     @classmethod
     def load(cls, model: str) -> "Chat":
-        """The chat of a model folder or Hugging Face name. Raises: Fatal when the model has no chat template or no end of turn."""
+        """Load the tokenizer of a model folder or Hugging Face name. Raises: Fatal if it has no chat template or no end-of-turn token."""
         from transformers import AutoTokenizer, GenerationConfig
 
         try:
-            # Flags of its repository that would break control tokens up, and change the text of replies.
+            # Other values of these flags, set in the model's repository, would split control tokens and change the text of replies.
             tokenizer: Any = AutoTokenizer.from_pretrained(model, split_special_tokens=False, clean_up_tokenization_spaces=False)
         except (OSError, ValueError) as error:
             raise Fatal(f"no tokenizer for {model}: {str(error).splitlines()[0]}") from None
@@ -105,7 +105,7 @@ class Chat:
         return cls(tokenizer, sorted(stop_ids))
 
     async def prompt(self, request: TurnRequest, limits: Limits, arguments: Mapping[str, JsonValue] = NO_ARGUMENTS) -> TokenRecord:
-        """`with_messages` in a thread, where a long text does not block the event loop."""
+        """Run `with_messages`, in a thread if the text is long, so that the event loop is not blocked."""
         if sum(len(message.content) for message in request.messages) <= LONG_CHARS:
             return self.with_messages(request, limits, arguments)
         async with self._long:
@@ -121,9 +121,9 @@ class Chat:
                 raise
 
     def with_messages(self, request: TurnRequest, limits: Limits, arguments: Mapping[str, JsonValue] = NO_ARGUMENTS) -> TokenRecord:
-        """The request's transcript, followed by its new messages and the opening of a reply. `arguments`: the task's for the template.
+        """Append the new messages and the opening of a reply to the request's transcript. `arguments`: the task's template arguments.
 
-        Raises: UnusablePrompt when the messages are longer than `limits` allow, or the chat template refuses them or an argument.
+        Raises: UnusablePrompt if the messages exceed `limits`, or the chat template refuses them or an argument.
         """
         template = json.dumps(arguments, sort_keys=True)
         if len(request.transcript) == 0:
@@ -146,7 +146,7 @@ class Chat:
     async def conversation(
         self, messages: list[dict[str, Any]], tools: list[Any], arguments: Mapping[str, JsonValue], max_tokens: int
     ) -> tuple[list[int], str]:
-        """Tokens and text of a whole conversation, with the opening of a reply. `messages`: as chat templates take them.
+        """Tokens and text of a whole conversation with the opening of a reply. `messages`: as chat templates take them.
 
         Raises: PromptTooLong for more than `max_tokens`; UnusablePrompt as `with_messages`.
         """
@@ -159,13 +159,13 @@ class Chat:
         return await self._apart(len(json.dumps(messages)) + len(json.dumps(tools)), encoded)
 
     async def plain(self, text: str, max_tokens: int) -> list[int]:
-        """Tokens of a text that no template is applied to, after those that the tokenizer begins every text with. Raises: as above."""
+        """Tokens of a text without a chat template, after the tokenizer's prefix tokens. Raises: PromptTooLong."""
         begins = self._begins
         disarmed = str(self._controls.disarmed(text, names=False))
         return await self._apart(len(text), lambda: [*begins, *self._encode_up_to(max_tokens - len(begins), disarmed)])
 
     async def _apart(self, chars: int, encode: Callable[[], T]) -> T:
-        """`encode` in a thread, where its text is long."""
+        """Result of `encode`, which runs in a thread if its text is long."""
         if chars <= LONG_CHARS:
             return encode()
         async with self._long:
@@ -176,7 +176,7 @@ class Chat:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def thoughts_after(self, ids: Sequence[int], marks: tuple[str, str] | None) -> Thoughts:
-        """Where a reply to the prompt `ids` holds thoughts. `marks`: of the pool. Templates end prompts alike, so few ends are decoded."""
+        """Reasoning parser for a reply to the prompt `ids`. `marks`: the pool's. Cached by the prompt's last tokens, which repeat."""
         opening = (marks or DEFAULT_MARKS)[0]
         return Thoughts.after(self._end(tuple(ids[-self._tokens_of(opening) - SPACE_TOKENS :])), marks)
 
@@ -184,37 +184,37 @@ class Chat:
         return len(self._tokenizer.encode(text, add_special_tokens=False))
 
     def token_bytes(self, token: int) -> bytes:
-        """Bytes that a token adds to a text, of an incomplete character too."""
+        """Bytes that a token adds to a text, including parts of a character."""
         return self._bytes.of(token)
 
     @cached_property
     def openings(self) -> list[Opening]:
-        """What the template writes before messages, by role."""
+        """Text that the template writes before a message, by role."""
         return openings_of(self._tokenizer, self._ends, self._controls)
 
     @cached_property
     def control_ids(self) -> frozenset[int]:
-        """Tokens that no text from outside becomes."""
+        """Ids of control tokens, which text from outside is never encoded to."""
         return frozenset(id for id, token in self._tokenizer.added_tokens_decoder.items() if self._controls.spells(token.content))
 
     @cached_property
     def _begins(self) -> list[int]:
-        """Tokens that the tokenizer begins every text with; others may end one."""
+        """Tokens that the tokenizer puts before every text, such as BOS; suffix tokens are ignored."""
         bare, whole = (self._tokenizer.encode("a", add_special_tokens=special) for special in (False, True))
         return list(next((whole[:at] for at in range(len(whole)) if whole[at : at + len(bare)] == bare), ()))
 
     @property
     def vocabulary(self) -> int:
-        """Number of tokens."""
+        """Number of tokens in the vocabulary."""
         return len(self._tokenizer)
 
     def text(self, ids: Sequence[int]) -> str:
-        """The reply that sampled tokens spell, without the end of the turn; other special tokens stay, as they may mean something."""
+        """Text of a sampled reply without its end-of-turn token; other special tokens stay, as they may carry meaning."""
         kept = ids[:-1] if ids and ids[-1] in self.stop_ids else ids
         return self.decode(kept)
 
     def stop_strings(self, strings: Sequence[str]) -> StopStrings | None:
-        """Watches one reply for `strings`; None where there are none. Raises: UnusablePrompt for a tokenizer that cannot."""
+        """Matcher of `strings` in one reply; None if there are none. Raises: UnusablePrompt if the tokenizer does not support it."""
         if not strings:
             return None
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
@@ -227,27 +227,27 @@ class Chat:
         return self._encode_up_to(max_tokens, rendered)
 
     def _encode_later(self, request: TurnRequest, template: str, max_tokens: int) -> list[int]:
-        """Raises: PromptTooLong."""
+        """Tokens of a later turn's new messages. Raises: PromptTooLong."""
         is_short = sum(len(message.content) for message in request.messages) <= CACHED_CHARS
         encode = self._cached_later if is_short else self._encode_after_reply
         return _appended(request.transcript, encode(tuple(request.messages), template, max_tokens), max_tokens)
 
     def _encode_after_reply(self, messages: tuple[ChatMessage, ...], template: str, max_tokens: int) -> tuple[int, ...]:
-        """Tokens that the template writes after a reply; the first, the end of the reply's turn, is not counted."""
+        """Tokens that the template writes after a reply; the first one, the reply's end of turn, does not count towards `max_tokens`."""
         return self._encode_up_to(max_tokens + 1, self._template.after_reply(messages, template))
 
     @cached_property
     def takes_answers(self) -> bool:
-        """Whether the template writes answers of tools after a reply."""
+        """Whether the template accepts tool results after a reply."""
         try:
             return bool(self._encode_after_reply((ChatMessage(role="tool", content="7", name="calculator"),), "{}", MAX_PROBE_TOKENS))
         except (UnusablePrompt, PromptTooLong):
             return False
 
     def _encode_cut(self, request: TurnRequest, template: str, max_tokens: int) -> list[int] | None:
-        """The new messages with the tools' answers cut to `max_tokens` for all; None where that is too few.
+        """New messages with tool results cut so that all fit into `max_tokens`; None if that is impossible.
 
-        The policy chose to request so much, so the attempt is not void because of it.
+        The policy chose to request that much, so the attempt stays valid.
         """
 
         def cut(kept: int) -> list[int] | None:
@@ -265,16 +265,16 @@ class Chat:
         longest = max((len(message.content) for message in request.messages if message.role == "tool"), default=0)
         if not longest or cut(0) is None:
             return None
-        # Upwards from little: the texts encoded here are hardly longer than the limit, however long the answers are.
+        # Grow from a small length: the texts encoded here then hardly exceed the limit, however long the results are.
         start, end = 1, max_tokens
         while end < longest and cut(end) is not None:
             start, end = end, 2 * end
-        # Tokens grow with characters, except for one or two where texts join: the cut may be that much too early.
+        # Tokens grow with characters, except one or two where texts join, so the cut may be that much too early.
         fits = start - 1 + bisect_left(range(start, min(end, longest)), True, key=lambda kept: cut(kept) is None)
         return cut(fits)
 
     def _encode_up_to(self, max_tokens: int, text: str) -> tuple[int, ...]:
-        """Raises: PromptTooLong for more than `max_tokens`."""
+        """Encode a text. Raises: PromptTooLong for more than `max_tokens`."""
         if self._max_chars is not None and len(text) > max_tokens * self._max_chars:
             raise PromptTooLong(f"{len(text)} characters, far more than fit")
         ids = self._encode(text)
@@ -292,8 +292,8 @@ class Chat:
 
 
 def _appended(transcript: TokenRecord, ids: Sequence[int], max_tokens: int) -> list[int]:
-    """`ids`, which begin with the end of a turn, as they follow `transcript`. Raises: PromptTooLong for more than `max_tokens`."""
-    # A reply that ended by itself has its end among its tokens; one that was cut short gets it here, not sampled.
+    """Tokens to append after `transcript`. `ids` begins with an end-of-turn token. Raises: PromptTooLong for more than `max_tokens`."""
+    # A reply that ended by itself already has its end token; one that was cut short gets it here as a token that was not sampled.
     new = list(ids[1:] if ids[0] == int(transcript.ids_T()[-1]) else ids)
     if len(new) > max_tokens:
         raise PromptTooLong(f"{len(new)} tokens")
@@ -301,7 +301,7 @@ def _appended(transcript: TokenRecord, ids: Sequence[int], max_tokens: int) -> l
 
 
 def _digest(request: TurnRequest, limits: Limits, arguments: Mapping[str, JsonValue]) -> bytes:
-    """Digest of all that decides whether the request's prompt is refused."""
+    """Digest of everything that decides whether the request's prompt is refused."""
     decides = [limits.model_dump(), request.tools, arguments]
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode() + request.transcript.ids[-4:])
     for message in request.messages:

@@ -1,10 +1,10 @@
-"""Control tokens: only the chat template writes them. What environments, tools and tenants write is encoded as plain text.
+"""Control tokens: only the chat template writes them. Text of environments, tools and tenants is encoded as plain text.
 
-A tokenizer turns the text `<|im_end|>` into the token that ends a turn, from any author: a tool's answer could end its own message and
-begin one of the system. So texts from outside are marked before the template renders them, wherever a control token begins in them or
-could form with what the template writes beside them. Control tokens that the rendered text still has are the template's. They alone
-are encoded as such, by a copy of the tokenizer that spells them differently; all else there is plain. Where nothing was marked, the
-tokenizer itself encodes the rendered text, as `apply_chat_template` would.
+A tokenizer turns the text `<|im_end|>` into the token that ends a turn, from any author: a tool result could end its own message and
+begin a system message. So texts from outside are marked before the template renders them, wherever a control token begins in them or
+could form with adjacent template text. Control tokens left in the rendered text are the template's. Only they
+are encoded as control tokens, by a copy of the tokenizer that spells them differently; everything else is plain. If nothing was marked,
+the tokenizer itself encodes the rendered text, as `apply_chat_template` would.
 """
 
 import json
@@ -17,16 +17,16 @@ from pydantic import JsonValue
 from common.messages import Opening
 
 MARK = "\U0010fffc"
-"""Breaks a control token in a text from outside. A private character that no text has; where one does, it is left out."""
+"""Breaks up a control token in a text from outside. A private-use character; if a text contains it, it is removed."""
 FENCE = "\U0010fffd"
-"""Stands around a control token of the template in the copy's spelling."""
+"""Surrounds a control token of the template in the copy's spelling."""
 WORD = re.compile(r"\w*")
 CONVERSATIONS = (("system", "user", "assistant", "tool", "user"), ("user", "assistant", "tool"), ("user", "assistant", "user"), ("user",))
-"""Roles of conversations that show which tokens a template writes around messages; some templates refuse some."""
+"""Role sequences whose rendering shows which tokens a template writes around messages; some templates refuse some sequences."""
 
 
 class ControlTokens:
-    """The control tokens of one tokenizer: special ones, and others in which its template frames messages, as DeepSeek's `<｜User｜>`."""
+    """Control tokens of one tokenizer: special tokens, and others that its template puts around messages, as DeepSeek's `<｜User｜>`."""
 
     def __init__(self, tokenizer: Any) -> None:  # of transformers, whose classes are loosely typed
         frame = _frame(tokenizer)
@@ -42,32 +42,32 @@ class ControlTokens:
         self._max_length = max(map(len, self._spelled), default=0)
         self._copy, self._ids = _copy(tokenizer, self._spelled)
         self._words = {} if self._copy is None else {self._copy.token_to_id(one): one for one in self._spelled}
-        """Control tokens that the model's vocabulary also has as plain words, by id in the copy."""
+        """Control tokens that are also plain words in the model's vocabulary, by id in the copy."""
 
     def spells(self, text: str) -> bool:
-        """Whether a text is that of a control token."""
+        """Whether `text` is exactly a control token."""
         return text in self._spelled
 
     def starts(self, text: str) -> bool:
-        """Whether a text begins with that of a control token."""
+        """Whether `text` begins with a control token."""
         return self._any.match(text) is not None
 
     def disarmed(self, value: JsonValue, *, names: bool = True) -> JsonValue:
-        """A value from outside with marks in its texts, keys included; itself where none is needed.
+        """`value` with control tokens in its texts, keys included, broken up by marks; unchanged if there are none.
 
-        `names`: also marks a whole text that may be the middle of a control token, as `|im_end|` between `<` and `>`.
+        `names`: also mark a text that may be the middle of a control token, as `|im_end|` between `<` and `>`.
         """
         return _mapped(value, lambda text: self._disarmed(text, names=names))
 
     def encode(self, rendered: str) -> list[int]:
-        """Token ids of a rendered text with marks. Raises: ValueError for a tokenizer that has no copy."""
+        """Token ids of a rendered text that contains marks. Raises: ValueError if the tokenizer has no copy."""
         if self._copy is None:
             raise ValueError("this model's tokenizer cannot tell the text of a control token from the token")
         fenced = self._any.sub(lambda found: f"{FENCE}{found[0]}{FENCE}", rendered.replace(FENCE, "")).replace(MARK, "")
         return list(self._own_ids(self._copy.encode(fenced, add_special_tokens=False).ids))
 
     def _own_ids(self, ids: Iterable[int]) -> Iterable[int]:
-        """Ids of the copy as the tokenizer's. A control token that the vocabulary has as a plain word too is spelled in characters."""
+        """Map ids of the copy to the tokenizer's. A control token that is also a plain word is spelled in characters."""
         for token in ids:
             if token in self._words:
                 yield from (one for char in self._words[token] for one in self._copy.encode(char, add_special_tokens=False).ids)
@@ -82,7 +82,7 @@ class ControlTokens:
         return broken
 
     def _touches(self, core: str, *, names: bool) -> bool:
-        """Whether a text, without the blanks around it, could form a control token with what is written beside it."""
+        """Whether a text, stripped of whitespace, could form a control token with adjacent text."""
         if core.startswith(self._tails) or core.endswith(self._heads):
             return True
         is_name = names and len(core) < self._max_length and not WORD.fullmatch(core)
@@ -104,24 +104,24 @@ def _longest(text: str) -> tuple[int, str]:
 
 
 def _frame(tokenizer: Any) -> str:
-    """A conversation as the template renders it, of the first roles that it does not refuse; empty where it refuses all."""
+    """A conversation rendered with the first role sequence that the template accepts; empty if it refuses all."""
     for roles in CONVERSATIONS:
         try:
             return str(tokenizer.apply_chat_template([{"role": role, "content": "."} for role in roles], tokenize=False))
-        except Exception:  # an expression of the template may raise any
+        except Exception:  # template expressions may raise any exception
             continue
     return ""
 
 
 def openings_of(tokenizer: Any, ends: Sequence[str], controls: ControlTokens) -> list[Opening]:
-    """What the template writes before a message of each role, where that begins with a control token. `ends`: texts that end a turn."""
+    """Text that the template writes before a message of each role, if it begins with a control token. `ends`: end-of-turn texts."""
     found: dict[Any, str] = {}
     for roles in CONVERSATIONS:
         contents = [f"the {number}th message" for number in range(len(roles))]
         try:
             said = [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
             rest = str(tokenizer.apply_chat_template(said, tokenize=False))
-        except Exception:  # an expression of the template may raise any
+        except Exception:  # template expressions may raise any exception
             continue
         for role, content in zip(roles, contents, strict=True):
             before, _, rest = rest.partition(content)
@@ -131,9 +131,9 @@ def openings_of(tokenizer: Any, ends: Sequence[str], controls: ControlTokens) ->
 
 
 def _copy(tokenizer: Any, spelled: list[str]) -> tuple[Any, dict[int, int]]:
-    """The tokenizer with fenced control tokens, and the ids of added tokens in it → in the tokenizer.
+    """Copy of the tokenizer with fenced control tokens, and a map from its ids of added tokens to the tokenizer's.
 
-    None for a tokenizer that is not of the library tokenizers.
+    (None, {}) if the tokenizer does not use the library tokenizers.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
@@ -146,6 +146,6 @@ def _copy(tokenizer: Any, spelled: list[str]) -> tuple[Any, dict[int, int]]:
         if added["content"] in spelled:
             added["content"] = f"{FENCE}{added['content']}{FENCE}"
         own[added["content"]] = added["id"]
-    # Without one: it may name special tokens, which are spelled differently here.
+    # Without a post-processor: it may name special tokens, which are spelled differently here.
     copy: Any = Tokenizer.from_str(json.dumps({**written, "post_processor": None, "truncation": None, "padding": None}))
     return copy, {copy.token_to_id(content): id for content, id in own.items()}

@@ -1,35 +1,35 @@
-"""Text of a reply as its tokens come: characters once they are whole, and stop strings, which may lie across several tokens.
+"""Text of a reply, decoded token by token: complete characters, and stop strings, which may span several tokens.
 
-Pure. What is given out depends on the tokens alone, not on how they were grouped: an attempt that continues another one feeds its tokens
-first, drops what they give, and continues at exactly the same character.
+Pure. The output depends on the tokens alone, not on how they were grouped: an attempt that continues another feeds the earlier tokens
+first, discards their text, and continues at exactly the same character.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-"""What decoders give for bytes that are no text: at the end of a text they may become a character with the next token."""
+"""What decoders emit for invalid bytes; at the end of a text the next token may complete them to a character."""
 MAX_WINDOW = 32
-"""Tokens that are decoded once more with each new one, at most, where a policy writes bytes that are no text."""
+"""Maximum tokens decoded again with each new one, if a policy samples bytes that are no valid text."""
 
 
 class Detokenizer:
     """Decodes one reply token by token.
 
-    A window of the latest tokens is decoded each time, as decoders may treat the first token of a text otherwise, and a token may hold
-    part of a character. `tokenizers.decoders.DecodeStream` refuses some sequences that are no text, which a policy may well sample.
+    A window of the latest tokens is decoded each time, as decoders may treat the first token of a text differently, and a token may hold
+    part of a character. `tokenizers.decoders.DecodeStream` raises for some invalid sequences, which a policy may well sample.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         self._decode = decode
         self._window: list[int] = []
         self._whole = 0
-        """Tokens of the window whose characters are given out: context only."""
+        """Number of tokens in the window whose characters were emitted; they remain as context."""
         self._given = 0
-        """Characters of the window's text that are given out."""
+        """Number of characters of the window's text that were emitted."""
 
     def feed(self, token: int) -> str:
-        """Characters that are whole with this token."""
+        """Characters that this token completes."""
         self._window.append(token)
         text = self._decode(self._window)
         if text.endswith(REPLACEMENT) and len(self._window) - self._whole < MAX_WINDOW:
@@ -40,21 +40,21 @@ class Detokenizer:
         return found
 
     def end(self) -> str:
-        """What is left of an incomplete character."""
+        """Remaining text of an incomplete character."""
         return self._decode(self._window)[self._given :] if len(self._window) > self._whole else ""
 
 
 class StopText:
-    """Cuts a text at the first stop string that becomes complete in it, the longest of those that end at one place."""
+    """Truncates a text at the first stop string completed in it; of those ending at the same place, the longest."""
 
     def __init__(self, strings: Sequence[str]) -> None:
         self._strings = [string for string in strings if string]
         self._held = ""
-        """End of the text that could begin a string."""
+        """End of the text that could be the start of a stop string."""
         self.found = False
 
     def feed(self, text: str) -> str:
-        """What no stop string can contain any more; nothing once one is found."""
+        """Text that can no longer be part of a stop string; empty after one is found."""
         if self.found or not self._strings:
             return "" if self.found else text
         text = self._held + text
@@ -72,12 +72,12 @@ class StopText:
 
 
 def overlap(text: str, string: str) -> int:
-    """Characters at the end of `text` that begin `string`, fewer than all of it."""
+    """Length of the longest proper prefix of `string` that `text` ends with."""
     return next((size for size in range(min(len(text), len(string) - 1), 0, -1) if text.endswith(string[:size])), 0)
 
 
 class StopStrings:
-    """Reads the tokens of one reply in order."""
+    """Finds stop strings in the tokens of one reply, read in order."""
 
     def __init__(self, tokenizer: Any, strings: Sequence[str]) -> None:
         """`tokenizer`: of the library tokenizers, whose classes are untyped."""
@@ -86,10 +86,10 @@ class StopStrings:
         self._overlap = max(len(string) for string in strings) - 1
         self._stream = _decoder()
         self._tail = ""
-        """End of the text so far, as long as it may be the beginning of a string."""
+        """End of the text so far, as far as a stop string may begin in it."""
 
     def tokens_after(self, ids: Sequence[int]) -> int | None:
-        """Reads the next tokens: how many of them follow the one that completes a string; None where none does yet.
+        """Read the next tokens; return how many follow the token that completes a stop string, None if there is none yet.
 
         That token may spell more than the end of the string.
         """
@@ -101,10 +101,10 @@ class StopStrings:
         return None
 
     def _decoded(self, token: int) -> str:
-        """Text that the token adds; nothing while the bytes of a character are incomplete."""
+        """Text that the token adds; empty while the bytes of a character are incomplete."""
         try:
             return self._stream.step(self._tokenizer, token) or ""
-        except Exception:  # the library's, where bytes that are no text change how those before them are decoded
+        except Exception:  # the library raises if invalid bytes change the decoding of earlier ones
             self._stream = _decoder()
             return self._stream.step(self._tokenizer, token) or ""
 

@@ -1,7 +1,7 @@
-"""The model's chat template: messages to text, the variables that it reads, and what it demands of answers of tools.
+"""The model's chat template: it renders messages, declares variables, and puts requirements on tool results.
 
-Environments give a tool's answer as a message of the role `tool` without an id, after a reply whose text has the call. Most templates write
-it so. Others refuse it unless the message before has `tool_calls`, or unless ids have nine letters and digits, as Mistral's.
+Environments send a tool result as a message of role `tool` without an id, after a reply whose text has the call. Most templates accept
+that. Others require `tool_calls` in the message before, or ids of nine letters and digits, as Mistral's.
 """
 
 import hashlib
@@ -17,31 +17,31 @@ from common.spec import NOT_ARGUMENTS, unknown_arguments
 from rollout_svc.text.control_tokens import ControlTokens
 
 Messages = list[dict[str, Any]]
-"""As chat templates take them."""
+"""Messages in the format of chat templates."""
 TOOL_USE = "tool_use"
-"""Name that transformers gives a template for conversations with tools."""
+"""Name that transformers gives to a template for conversations with tools."""
 UNNAMED = "a_made_up_tool"
-"""Name in an answer to a call that could not be read."""
+"""Tool name in the result of a call that could not be parsed."""
 DUMMY_REPLY = "a-made-up-reply"
 
 
 class UnusablePrompt(Exception):
-    """A prompt that cannot be sampled from; its text is the reason that the task's owner reads."""
+    """A prompt that cannot be sampled from; its text is shown to the task's owner."""
 
 
 class Template:
     """Renders messages. Texts in them that spell control tokens are disarmed."""
 
     def __init__(self, tokenizer: Any, controls: ControlTokens, ends: Sequence[str]) -> None:
-        """`tokenizer`: of transformers, whose classes are loosely typed. `ends`: texts that end a turn."""
+        """`tokenizer`: of transformers, whose classes are loosely typed. `ends`: end-of-turn texts."""
         self._tokenizer = tokenizer
         self._controls = controls
         self._ends = ends
         self.variables = template_variables(tokenizer)
-        """Variables that a task may set."""
+        """Names of template variables that a task may set."""
 
     def render(self, messages: Messages, tools: list[Any], arguments: str, *, opens_reply: bool = True) -> str:
-        """`arguments`: the task's, as JSON. Messages that the template refuses are rendered with other ids of calls, where they have some.
+        """Text of `messages`. `arguments`: the task's, as JSON. If the template refuses the messages, it is retried with other call ids.
 
         Raises: UnusablePrompt.
         """
@@ -57,12 +57,12 @@ class Template:
             try:
                 asked = {"tools": known, "add_generation_prompt": opens_reply, "tokenize": False, **named, **given}
                 return str(self._tokenizer.apply_chat_template(tried, **asked))
-            except Exception as error:  # an expression of the template may raise any, for a message or an argument of a wrong type
+            except Exception as error:  # template expressions may raise any exception, for a message or an argument of a wrong type
                 complaint = complaint or str(error)
         raise UnusablePrompt(f"the model's chat template refuses these messages: {complaint}")
 
     def after_reply(self, messages: Sequence[ChatMessage], arguments: str) -> str:
-        """What follows a reply: the end of its turn, `messages`, and the opening of the next reply. Raises: UnusablePrompt."""
+        """Text after a reply: the end of its turn, `messages`, and the opening of the next reply. Raises: UnusablePrompt."""
         dummy: Messages = [{"role": "user", "content": "."}, {"role": "assistant", "content": DUMMY_REPLY}]
         try:
             after = self.render([*dummy, *map(plain, messages)], [], arguments).partition(DUMMY_REPLY)[2]
@@ -78,7 +78,7 @@ class Template:
 
 
 def template_variables(tokenizer: Any) -> frozenset[str]:
-    """Variables that the chat template, or any of several, reads and that are neither constants nor set by the tokenizer."""
+    """Variables that any of the chat templates reads and that are neither constants nor set by the tokenizer."""
     from jinja2 import TemplateError
     from jinja2.meta import find_undeclared_variables
     from transformers.utils.chat_template_utils import _compile_jinja_template  # with its extensions, which Jinja alone cannot parse
@@ -95,12 +95,12 @@ def template_variables(tokenizer: Any) -> frozenset[str]:
 
 
 def plain(message: ChatMessage) -> dict[str, Any]:
-    """The message as most templates take it."""
+    """Message in the format that most templates accept."""
     return {"role": message.role, "content": message.content}
 
 
 def answer_turn(dummy: Messages, messages: Sequence[ChatMessage]) -> tuple[Messages, Messages]:
-    """`dummy` with calls in its last message, a reply, and `messages` as their answers: with ids and names."""
+    """`dummy` with tool calls in its last message, and `messages` as results of these calls, with ids and names."""
     calls: Messages = []
     answers: Messages = []
     for message in messages:
@@ -114,9 +114,9 @@ def answer_turn(dummy: Messages, messages: Sequence[ChatMessage]) -> tuple[Messa
 
 
 def after_turn(before: str, whole: str, ends: Sequence[str]) -> str:
-    """Of `whole`, what follows a reply: the end of its turn, and all after it. Empty where the template writes no such end.
+    """Suffix of `whole` after a reply, from the end of its turn on; empty if the template writes no end of turn.
 
-    `before`: the rendered conversation up to that reply. `ends`: texts that end a turn.
+    `before`: the rendered conversation up to that reply. `ends`: end-of-turn texts.
     """
     reply = before.rstrip()
     end = max((text for text in ends if text and reply.endswith(text)), key=len, default="")
@@ -124,13 +124,13 @@ def after_turn(before: str, whole: str, ends: Sequence[str]) -> str:
 
 
 def named_template(templates: object, messages: Messages) -> dict[str, str]:
-    """Arguments of `apply_chat_template` for a conversation with calls, of which a model may have a template of its own."""
+    """Arguments of `apply_chat_template` that select a model's separate template for tool use, if it has one and there are calls."""
     has_calls = any(message["role"] == "tool" or message.get("tool_calls") for message in messages)
     return {"chat_template": TOOL_USE} if has_calls and isinstance(templates, dict) and TOOL_USE in templates else {}
 
 
 def plain_ids(messages: Messages) -> Messages:
-    """`messages` with an id of nine letters and digits for each id of a call, and with the names of the tools in their answers."""
+    """`messages` with each call id replaced by one of nine letters and digits, and with tool names in the results."""
     names = {call["id"]: call["function"]["name"] for message in messages for call in message.get("tool_calls", ())}
     found: Messages = []
     for message in messages:

@@ -1,14 +1,14 @@
-"""Bytes of single tokens, which text cannot tell where a character lies across several."""
+"""Bytes of single tokens; decoded text does not show them if a character spans several tokens."""
 
 import re
 from typing import Any
 
 BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
-"""A byte of tokenizers that fall back to bytes."""
+"""Spelling of a byte token in tokenizers with byte fallback."""
 
 
 MAX_CHARS_PER_BYTE = 2
-"""Maximum of Unicode normalization: it joins three characters into two bytes, as u, two dots and an accent."""
+"""Maximum growth by Unicode normalization: it joins three characters into two bytes, as u, two dots and an accent."""
 
 
 class TokenBytes:
@@ -32,7 +32,7 @@ class TokenBytes:
 
 
 def _bytes() -> dict[str, int]:
-    """Character → byte, in which vocabularies of bytes spell their tokens: printable ones are themselves, others follow from 256 on."""
+    """Character → byte in byte-level vocabularies: printable bytes are spelled as themselves, others as characters from 256 on."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
@@ -42,10 +42,10 @@ BYTES = _bytes()
 
 
 def max_chars(tokenizer: Any) -> int | None:
-    """Maximum characters that one token can stand for; None where it is unknown.
+    """Maximum characters that one token can stand for; None if unknown.
 
-    Known where tokens together have every byte of the text: a vocabulary of bytes, a normalization that drops nothing, and
-    no token that takes the blanks beside it along.
+    Known if tokens together contain every byte of the text: a byte-level vocabulary, a normalization that drops nothing, and
+    no token that absorbs adjacent whitespace.
     """
     from tokenizers.decoders import ByteLevel
     from tokenizers.normalizers import NFC

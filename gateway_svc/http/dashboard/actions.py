@@ -1,4 +1,4 @@
-"""Forms that change something."""
+"""Dashboard forms that change tasks and dead letters."""
 
 from typing import Annotated
 
@@ -60,7 +60,7 @@ async def resend_letter(visitor: Looking, form: Form, task: TaskId, letter: Lett
 
 @router.post("/new")
 async def submit_form(visitor: Looking, form: Form) -> Response:
-    """Of the form with a field for each value: checks the task, or submits it."""
+    """Check or submit the task of the form that has one field per value."""
     check_job(visitor.caller, "submit")
     found, errors, status = None, list[FieldError](), 200
     try:
@@ -75,7 +75,7 @@ async def submit_form(visitor: Looking, form: Form) -> Response:
 
 @router.post("/new/toml")
 async def submit_toml(visitor: Looking, form: Form) -> Response:
-    """Of a task file as text."""
+    """Check or submit a task file entered as text."""
     check_job(visitor.caller, "submit")
     found, errors, status, text = None, list[FieldError](), 200, form.get("text", "")
     try:
@@ -89,8 +89,10 @@ async def submit_toml(visitor: Looking, form: Form) -> Response:
 
 
 async def _submit(visitor: Visitor, given: dict[str, JsonValue], form: dict[str, str]) -> Response | Event:
-    """What it would be accepted as, where only that is asked; else a redirection to the task. Raises: Problem with the reasons, and where
-    nothing is left of a budget."""
+    """Preview the task, if the form only requests that; else submit it and redirect to its page.
+
+    Raises: Problem with the reasons of a rejection, or if a budget is used up.
+    """
     tenant = visitor.caller.tenant
     if tenant is None and form.get("tenant"):
         given = {**given, "tenant": form["tenant"]}
@@ -114,7 +116,7 @@ def _previewed_errors(previewed: Event | None) -> list[FieldError]:
 
 
 def _errors_of(problem: Problem) -> list[FieldError]:
-    """Raises: the problem, where neither the user's input is wrong nor a budget used up."""
+    """Errors to show in the form. Raises: the problem, if it is caused neither by the user's input nor by a used-up budget."""
     if problem.status not in (400, 402):
         raise problem
     return list(problem.errors) or [FieldError("", problem.detail)]

@@ -1,4 +1,4 @@
-"""Sessions: a key is traded for a cookie that holds it sealed."""
+"""Sessions: a key is exchanged for a cookie that contains the key, encrypted."""
 
 import time
 
@@ -14,7 +14,7 @@ from gateway_svc.web.templates import render
 
 MAX_KEY = 200
 FORM_BYTES = 16 * 1024
-"""Maximum size of the form with a key, which anybody may send."""
+"""Maximum bytes of the login form, which needs no authentication."""
 THEME_LASTS_S = 365 * 24 * 3600
 
 router = APIRouter(route_class=PageRoute)
@@ -54,7 +54,7 @@ async def log_out(visitor: Looking, form: Form) -> Response:  # noqa: ARG001  ch
 
 @router.post("/theme")
 async def choose_theme(visitor: Looking, form: Form) -> Response:
-    """The page that it was chosen on, again."""
+    """Set the theme cookie and redirect to the page from which it was chosen."""
     back, theme = form.get("back", ""), form.get("theme", "")
     answer = visitor.to(back if back.startswith("/") and "//" not in back and "\\" not in back and back.isprintable() else "/tasks")
     if theme in THEMES:

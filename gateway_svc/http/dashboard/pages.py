@@ -1,4 +1,4 @@
-"""Pages to read, what they load, and what tells them that their data changed."""
+"""Pages to read, the assets and data that they load, and notifications that their data changed."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ router = APIRouter(route_class=PageRoute)
 SPACING_S = 1.0
 """Minimum seconds between two updates of a page."""
 REFRESH_S = 20.0
-"""Seconds without an event after which a page reads again: not everything that it shows has events."""
+"""Seconds without an event after which a page reloads its data: not everything that it shows has events."""
 NEWS = Sse("", event="news")
 
 
@@ -84,7 +84,7 @@ async def samples(
     other: Annotated[int | None, Query(alias="with", ge=0, le=99)] = None,
     by: By = "logprob",
 ) -> Response:
-    """`with`: another attempt of the same group, to compare."""
+    """Samples of a step. `with`: another attempt of the same group, to compare."""
     answer = await read_samples(visitor.caller.door, task, step)
     texts = await token_texts(gateway_of(visitor.request), answer)
     shown = await asyncio.to_thread(samples_page, answer, texts, attempt, other, by)
@@ -95,7 +95,7 @@ async def samples(
 async def new_task(
     visitor: Looking, source: Annotated[str, Query(alias="from", pattern=rf"^$|{TASK_ID_PATTERN}")] = "", form: Text = ""
 ) -> Response:
-    """`from`: a task whose values fill the form."""
+    """Form for a new task. `from`: a task whose values fill the form."""
     check_job(visitor.caller, "submit")
     door = visitor.caller.door
     spec = await read_spec(door, source) if source else {}
@@ -109,10 +109,10 @@ async def new_task(
 
 @router.get("/timeline")
 async def timeline(visitor: Filtered, cursor: TimelineCursor = "") -> Response:
-    """`cursor`: as the page before says, where a tenant has more tasks than a page."""
+    """Timeline of tasks. `cursor`: from the page before, if a tenant has more tasks than fit on a page."""
     lines, following = await reading.read_timeline(visitor.caller.door, cursor or None)
     load = zip(STAGES, load_of(lines), strict=True)
-    # Escaped here: `visible` cuts texts, and of many steps this is long. All but ASCII is an escape of JSON.
+    # Escaped here with `escape`: the template's `visible` truncates texts. JSON escapes all characters outside ASCII.
     drawn = escape(json.dumps(as_data(lines, {line.task: f"{visitor.root}/tasks/{line.task}" for line in lines})))
     most = reading.TIMELINE_STEPS
     shared = await reading.read_shared(visitor.caller.door)
@@ -191,7 +191,7 @@ TaskName = Annotated[str, Query(pattern=rf"^$|{TASK_ID_PATTERN}")]
 
 @router.get("/live")
 async def live(visitor: Filtered, task: TaskName = "") -> Response:
-    """One event immediately, since the page may be older than the stream, and one after each change, of one task or of all."""
+    """Stream change notifications of one task or of all: one immediately, since the page may be outdated, and one after each change."""
     caller = visitor.caller
     ends = Ends(caller, gateway_of(visitor.request).drain, is_resumable=True)
     return EventStream(_news(caller.door, caller.tenant, task or None), ends)

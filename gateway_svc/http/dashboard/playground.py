@@ -1,4 +1,4 @@
-"""One prompt to several models. Each request is one of OpenAI's API, by the session in place of a key."""
+"""One prompt to several models. Each is a request of OpenAI's API, authenticated by the session."""
 
 import asyncio
 from typing import Annotated
@@ -46,7 +46,7 @@ async def playground(visitor: Filtered, model: Names = []) -> Response:  # noqa:
 
 @router.post("/playground")
 async def answered(visitor: Filtered, form: Form) -> Response:
-    """Finished answers, for a browser without scripts; or the form with more turns or fewer, or as code."""
+    """Finished answers, for a browser without scripts; or the form with more or fewer turns, or shown as code."""
     shown, action = read_playground(form), form.get("action", "")
     if action in ("add", "remove"):
         return await _page(visitor, shown.with_turns(1 if action == "add" else -1))
@@ -59,7 +59,7 @@ async def answered(visitor: Filtered, form: Form) -> Response:
 
 
 class ColumnRoute(PageRoute):
-    """Errors in OpenAI's shape, which the script shows at the model's column."""
+    """Renders errors in OpenAI's shape, which the script shows in the model's column."""
 
     def shown(self, request: Request, problem: Problem) -> Response:  # noqa: ARG002
         return render(NO_SESSION if problem.status == 303 else problem)
@@ -71,12 +71,12 @@ COLUMNS_FAMILY = Family(columns, render, (COLUMNS,), {f"{PREFIX}/playground": MA
 
 @columns.post("/playground/columns/{number}")
 async def column(visitor: Filtered, form: Form, number: Annotated[int, Path(ge=0, lt=MAX_MODELS)]) -> Response:
-    """The answer of one of the form's models, streamed as by `/v1/chat/completions`."""
+    """Stream the answer of one of the form's models, as `/v1/chat/completions` does."""
     return await _sample(visitor, read_playground(form), number, is_streamed=True)
 
 
 async def _sample(visitor: Visitor, shown: Playground, number: int, *, is_streamed: bool) -> Response:
-    """Raises: Problem."""
+    """Send one of the form's prompts. Raises: Problem."""
     usage: dict[str, JsonValue] = {"stream_options": {"include_usage": True}} if is_streamed else {}
     body = parse_request(ChatRequest, {**shown.request(number), "stream": is_streamed, **usage})
     request = _numbered(visitor.request, number)
@@ -94,7 +94,7 @@ async def _whole(visitor: Visitor, shown: Playground, number: int) -> Answer:
 
 
 def _numbered(request: Request, number: int) -> Request:
-    """A request of its own: its id, which samplers know it by, begins with that of the form's."""
+    """A copy of the request with its own id for samplers: the form's request id and the column's number."""
     state = {**request.scope["state"], "request_id": f"{request.state.request_id}c{number}"}
     return Request({**request.scope, "state": state}, request.receive)
 

@@ -1,4 +1,4 @@
-"""The family of the dashboard's routes. None of them is in the description of the interface: they are for browsers."""
+"""The family of the dashboard's routes. The OpenAPI document leaves them out: they are for browsers."""
 
 from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse

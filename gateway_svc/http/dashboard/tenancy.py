@@ -1,4 +1,4 @@
-"""What a tenant has beside tasks: files, webhooks and keys. Changes go through the routes of the API, which check roles and names."""
+"""A tenant's files, webhooks and keys. Changes go through the functions of the API's routes, which check roles and names."""
 
 from typing import Annotated
 
@@ -65,7 +65,7 @@ async def list_webhooks(visitor: Filtered) -> Response:
 
 @router.post("/webhooks")
 async def set_webhook(visitor: Filtered, form: Form) -> Response:
-    """The page, since the secret of a webhook is shown this once."""
+    """Set a webhook and render the page, since a new secret is shown only once."""
     events: list[WebhookEvent] = [event for event in WEBHOOK_EVENTS if f"event.{event}" in form]
     try:
         target = webhooks.WebhookTarget(url=form.get("url", "").strip(), events=events, new_secret="new_secret" in form)
@@ -102,7 +102,7 @@ async def _webhooks(
 
 
 def _mistake(error: Exception) -> Problem:
-    """What the user can correct, which the page says above its form. Raises: the error, where it is another."""
+    """Problem that the user can correct, shown above the form. Raises: the error, for all others."""
     problem = wrong_fields_of(error.errors()) if isinstance(error, ValidationError) else as_problem(error)
     if problem is None or problem.status != 400:
         raise error

@@ -1,4 +1,4 @@
-"""Who looks at a page, a browser with a session or anybody on a server without keys; and what all pages and forms have in common."""
+"""The visitor of a page, a session or anybody on a server without keys; and code shared by all pages and forms."""
 
 import time
 from binascii import a2b_qp
@@ -58,13 +58,13 @@ class Visitor:
     caller: Caller
     sessions: Sessions
     cookie: str
-    """Empty on a server without keys."""
+    """Session cookie; empty on a server without keys."""
     filtered: str = ""
-    """The tenant that an admin chose to see alone."""
+    """Tenant that an admin filters by; empty: none."""
 
     @property
     def for_tenant(self) -> str:
-        """Query by which another page shows the same tenant."""
+        """Query string that keeps the tenant filter in links."""
         return f"?tenant={self.filtered}" if self.filtered else ""
 
     @property
@@ -78,7 +78,7 @@ class Visitor:
         return may_ask(self.caller.role, question)
 
     def page(self, template: str, *, status: int = 200, **shown: object) -> Response:
-        """A page with what all pages have."""
+        """Render a page with the values that all templates need."""
         html = render(
             template,
             root=self.root,
@@ -94,16 +94,16 @@ class Visitor:
         return HTMLResponse(html, status)
 
     def to(self, path: str) -> Response:
-        """A redirection after a form."""
+        """Redirect after a form, with status 303."""
         return RedirectResponse(f"{self.root}{path}", 303)
 
     def done(self, path: str, notice: str) -> Response:
-        """A redirection to a page of the same tenant, which says what was done."""
+        """Redirect to `path` with the tenant filter and a notice to show."""
         return self.to(f"{path}?done={notice}{f'&tenant={self.filtered}' if self.filtered else ''}")
 
 
 async def _visitor(request: Request) -> AsyncGenerator[Visitor]:
-    """Raises: Problem, a redirection to the page where one logs in."""
+    """Yield the visitor. Raises: Problem with status 303, a redirection to the login page."""
     gateway = gateway_of(request)
     cookie = request.cookies.get(COOKIE, "")
     key = gateway.sessions.open(cookie, time.time()) if cookie else None
@@ -119,7 +119,7 @@ Looking = Annotated[Visitor, Depends(_visitor)]
 
 
 async def _filtered(visitor: Looking, tenant: Annotated[str, Query(pattern=rf"^$|{NAME_PATTERN}")] = "") -> Visitor:
-    """Who sees one tenant's data, where an admin names it. Raises: Problem when another names one."""
+    """The visitor, limited to the tenant that an admin filters by. Raises: Problem if another role names a tenant."""
     if tenant in ("", visitor.caller.tenant):
         return visitor
     if visitor.caller.role != "admin":
@@ -132,7 +132,7 @@ Filtered = Annotated[Visitor, Depends(_filtered)]
 
 
 async def _filled(visitor: Looking) -> dict[str, str]:
-    """Fields of a form of this session. Raises: Problem for a form that another page made."""
+    """Fields of a form of this session. Raises: Problem for a form of another session or site."""
     check_site(visitor.request.headers)
     state = visitor.request.state
     state.is_malformed = True
@@ -145,14 +145,17 @@ Form = Annotated[dict[str, str], Depends(_filled)]
 
 
 def check_token(fields: dict[str, T], sessions: Sessions, cookie: str = "") -> dict[str, T]:
-    """The other fields. Raises: Problem for a form without the session's token; that of the log-in page has no session yet."""
+    """Remove and check the CSRF token; return the other fields. The login form has no session, so an empty cookie is checked.
+
+    Raises: Problem if the token is not the session's.
+    """
     if not sessions.is_token_of(cookie, str(fields.pop("csrf", ""))):
         raise Problem(403, "Not permitted", "this form is of another session; go back, reload the page and send it again", "csrf")
     return fields
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """The last value of each field. Raises: Problem."""
+    """Read a form; the last value of each field. Raises: Problem."""
     check_content_type(request, "application/x-www-form-urlencoded")
     body = await request.body()
     await own_turn(len(body))
@@ -165,7 +168,7 @@ async def form_of(request: Request) -> dict[str, str]:
 
 
 def read_form(body: bytes) -> dict[str, str]:
-    """The last value of each field. The standard library's reader takes a microsecond for each escape, half a second for a mebibyte.
+    """Parse a form; the last value of each field. The standard library takes a microsecond per escape, half a second per mebibyte.
 
     Raises: ValueError.
     """
@@ -176,23 +179,23 @@ def read_form(body: bytes) -> dict[str, str]:
 
 
 def _unescaped(text: bytes) -> str:
-    """Escapes are those of quoted-printable, but for their first character."""
+    """Decode percent escapes, rewritten as quoted-printable, for which the standard library has a fast decoder."""
     return a2b_qp(text.replace(b"=", b"%3D").replace(b"%", b"=")).decode()
 
 
 def root_of(request: Request) -> str:
-    """Path of the dashboard, with the prefix that a proxy adds."""
+    """Path of the dashboard, with the proxy's prefix."""
     return f"{request.scope.get('root_path', '')}{PREFIX}"
 
 
 def theme_of(request: Request) -> str:
-    """Empty where the browser's preference counts."""
+    """Theme from the cookie; empty: the browser's preference."""
     chosen = request.cookies.get(THEME, "")
     return chosen if chosen in THEMES else ""
 
 
 def problem_page(problem: Problem, root: str = PREFIX, theme: str = "") -> Response:
-    """A problem as a page; of the status 303 as a redirection."""
+    """Render a problem as a page, or as a redirection if its status is 303."""
     if problem.status == 303:
         return Response(status_code=303, headers=dict(problem.headers))
     return HTMLResponse(render("problem", problem=problem, root=root, theme=theme), problem.status, headers=dict(problem.headers) | HEADERS)
@@ -200,7 +203,7 @@ def problem_page(problem: Problem, root: str = PREFIX, theme: str = "") -> Respo
 
 class PageRoute(APIRoute):
     def shown(self, request: Request, problem: Problem) -> Response:
-        """A problem as an answer."""
+        """Render a problem as a page."""
         return problem_page(problem, root_of(request), theme_of(request))
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

@@ -30,7 +30,7 @@ IfNoneMatch = Annotated[str | None, Header(max_length=MAX_ETAG_CHARS, descriptio
 
 
 class AliasTarget(BaseModel):
-    """What an alias shall name."""
+    """The version that an alias should name."""
 
     model_config = {"extra": "forbid"}
 
@@ -74,7 +74,7 @@ async def remove_alias(caller: Acting, name: AliasPath, if_match: IfMatch = None
 
 
 async def _answered(change: Awaitable[AliasOf]) -> AliasOf:
-    """Raises: Problem."""
+    """Answer of a change of an alias. Raises: Problem."""
     try:
         return await change
     except UnknownHere as error:
@@ -91,7 +91,7 @@ def _shown(response: Response, alias: AliasOf) -> AliasOf:
 
 
 def _expected(if_match: str | None, if_none_match: str | None) -> str | None:
-    """What the alias must name, as in `SetAlias`. Raises: Problem for headers that say nothing of the kind."""
+    """Expected target of the alias, as in `SetAlias`. Raises: Problem for other conditions."""
     if if_none_match is not None:
         if if_none_match.strip() != "*" or if_match is not None:
             raise invalid(FieldError("If-None-Match", "it is `*`, without If-Match"))

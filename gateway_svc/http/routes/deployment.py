@@ -1,4 +1,4 @@
-"""Whether the gateway works; what the deployment offers and does; what it costs, and who has done what."""
+"""Health of the gateway; resources of the deployment; billing and the audit log."""
 
 from typing import Annotated
 
@@ -40,7 +40,7 @@ COMMON = responses(400, 401, 403, 429, 503)
 
 
 class KeyOf(BaseModel):
-    """What the key of a request is for."""
+    """Tenant and role of a request's key."""
 
     tenant: str | None = Field(description="Null for an admin's, which acts for every tenant.")
     role: Role

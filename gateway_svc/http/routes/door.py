@@ -1,4 +1,4 @@
-"""Questions and jobs as they are over NATS, in JSON: the SDK's way in, and what has no route of its own."""
+"""Questions and jobs as sent over NATS, in JSON: used by the SDK, and for verbs that have no route of their own."""
 
 import secrets
 from dataclasses import replace
@@ -51,7 +51,7 @@ async def send_job(request: Request, caller: Acting, verb: Verb, body: Fields, i
         raise _no_verb("job", verb, JOBS)
     check_job(caller, verb)
     job = await _read(model, request)
-    if isinstance(job, SubmitTask) and caller.tenant in (None, job.tenant):  # another tenant's budget is not told; NATS refuses the job
+    if isinstance(job, SubmitTask) and caller.tenant in (None, job.tenant):  # another tenant's budget is not revealed; NATS refuses the job
         await gateway_of(request).limiter.check_spending(job.tenant)
     subject = streams.job(verb, getattr(job, "tenant", None))
     await caller.door.publish(Outgoing(subject, job, idempotency_key or secrets.token_hex(12)))
@@ -63,8 +63,10 @@ def _no_verb(kind: str, verb: str, known: dict[str, Any]) -> Problem:
 
 
 async def _read(model: type[M], request: Request) -> M:
-    """The message of a body that is strict JSON. Raises: RequestValidationError, as FastAPI does for a body, so that it costs its sender
-    the same."""
+    """Parse the message in a strict JSON body.
+
+    Raises: RequestValidationError, as FastAPI does, so that invalid bodies cost the sender the same.
+    """
     try:
         return model.model_validate_json(await request.body(), extra="forbid")
     except ValidationError as error:

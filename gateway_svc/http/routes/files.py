@@ -28,7 +28,7 @@ from gateway_svc.problems import Problem, not_found, unavailable
 PATH = "/v1/files"
 MAX_PAGE = 10_000
 FORM_BYTES = 64 * 1024
-"""Bytes of a form beside its file."""
+"""Maximum bytes of a form besides its file."""
 MAX_FIELDS = 8
 CHARSETS = (b"utf-8", b"utf8")
 MEDIA_TYPE = "application/jsonl"
@@ -62,23 +62,23 @@ async def create_file(request: Request, caller: Acting) -> FileObject:
 
 
 async def store_file(caller: Caller, form: dict[str, UploadFile | str]) -> StoredFile:
-    """Upload the file of a form. Raises: Problem; ClientError; NoAnswer."""
+    """Store the file of an uploaded form. Raises: Problem; ClientError; NoAnswer."""
     file, name = _file_of(form)
     return await Files(caller.door).upload(file.file, name, tenant_of(caller))
 
 
 @asynccontextmanager
 async def uploaded(request: Request, caller: Caller) -> AsyncGenerator[dict[str, UploadFile | str]]:
-    """Fields of the form with a file. Raises: Problem, also for what reading that file raises."""
+    """Yield the fields of an upload form. Raises: Problem, also for errors of reading the file."""
     check_job(caller, "upload-file")
     tenant_of(caller)
     _check_form(request.headers.get("content-type", ""))
     try:
         async with request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=FORM_BYTES) as form:
             yield dict(form.multi_items())
-    except TimeoutError:  # an OSError too
+    except TimeoutError:  # a subclass of OSError
         raise Problem(408, "Request timeout", "the file was not taken in time; send it again", "too_slow") from None
-    except OSError as error:  # the form's file is on the disk, whatever its size
+    except OSError as error:  # the form's file is on disk, however small
         raise unavailable(f"this replica has no room for the file: {error.strerror}") from None
     except HTTPException as error:
         if isinstance(error.__cause__, MultiPartException) or error.status_code == 400:
@@ -123,7 +123,7 @@ async def read_file_content(request: Request, caller: Acting, file: FileId) -> R
     if (task := task_of_result(file)) is not None:
         status = await status_of(caller, _checked_task(task))
         parts = result_parts(caller.door, status.task)
-        first = await anext(parts, b"")  # so that an error before the first byte has a status of its own
+        first = await anext(parts, b"")  # fetched first, so that an early error gets its own status
         return Closing(first, parts, 200, {}, MEDIA_TYPE)
     found = await _found(caller, file)
     if found.state != "usable":
@@ -146,12 +146,12 @@ async def delete_file(caller: Acting, file: FileId) -> FileDeleted:
 
 
 async def _found(caller: Caller, file: str) -> StoredFile:
-    """Raises: Problem, the same for another tenant's file and for one that there is not."""
+    """The caller's file. Raises: Problem, the same for a missing file and another tenant's."""
     return await Files(caller.door).find(_checked_id(file), caller.tenant)
 
 
 async def _copy_to_delete(caller: Caller, file: str) -> StoredFile:
-    """Raises: Problem, also for an admin who names no tenant where several have the file."""
+    """The file to delete. Raises: Problem if it is missing, or several tenants have it and an admin named none."""
     copies = await Files(caller.door).copies(_checked_id(file), caller.tenant)
     if not copies:
         raise not_found()
@@ -173,7 +173,7 @@ def _checked_task(task: str) -> str:
 
 
 def _check_form(content_type: str) -> None:
-    """Raises: Problem for what is no form, and for one in another character set, whose names may be no text that can be answered."""
+    """Raises: Problem for a body that is not a multipart form in UTF-8; names in other character sets could not be repeated in answers."""
     kind, options = parse_options_header(content_type)
     if kind != b"multipart/form-data":
         raise Problem(415, "Unsupported media type", "send multipart/form-data", "unsupported_media_type")
@@ -182,7 +182,7 @@ def _check_form(content_type: str) -> None:
 
 
 def _file_of(form: dict[str, UploadFile | str]) -> tuple[UploadFile, str]:
-    """The file of a form, and its name. Raises: Problem for fields that are absent, wrong or not honoured."""
+    """The file of a form and its name. Raises: Problem for missing, wrong or unsupported fields."""
     for field in form:
         if field not in ("file", "purpose"):
             raise unsupported(

@@ -25,7 +25,7 @@ _METADATA = re.compile(r"^metadata\[(?P<name>[^\]]{1,64})\]$")
 
 class JobsRoute(OpenAIRoute):
     def has_parameter(self, name: str) -> bool:
-        """Metadata of any name filters the list."""
+        """Whether the route has this query parameter; metadata of any name filters the list."""
         is_filter = name == "metadata" or _METADATA.match(name) is not None
         return super().has_parameter(name) or (is_filter and self.endpoint is read_jobs)
 
@@ -104,13 +104,13 @@ async def validate_grader(caller: Acting, body: GraderRequest) -> GraderAnswer:
 
 
 async def _known(caller: Caller, job: str) -> str:
-    """Raises: Problem where the caller has no such job."""
+    """The job's task id. Raises: Problem if the caller has no such job."""
     found: TaskStatus = await status_of(caller, job)
     return found.task
 
 
 def _wanted(request: Request) -> dict[str, str] | None:
-    """Filter of a list: None for all, empty for jobs without metadata. Raises: Problem."""
+    """Metadata filter of a list: None for all, empty for jobs without metadata. Raises: Problem."""
     found: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
         if match := _METADATA.match(name):

@@ -26,7 +26,7 @@ PATHS = ("/v1/chat", "/v1/completions", "/v1/responses", "/v1/models")
 
 
 class InferenceRoute(OpenAIRoute):
-    """Prompts may be token ids."""
+    """Route whose prompts may be token ids."""
 
     max_ids = {"/v1/completions": 131_072}
 

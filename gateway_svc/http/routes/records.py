@@ -1,4 +1,4 @@
-"""What a task has come to: events, steps, evaluations, usage, and messages that could not be handled."""
+"""Results of a task: events, steps, evaluations, usage, and dead letters."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -83,7 +83,7 @@ async def read_events(
         raise Problem(406, "Not acceptable", f"there are application/json and {STREAM}", "not_acceptable")
     check_task_id(task)
     page = await caller.door.ask("events", AskEvents(task=task, after=after), EventsAnswer)
-    if not page.last:  # a task that was deleted still has events
+    if not page.last:  # events of a deleted task remain
         await status_of(caller, task)
     return page
 
@@ -134,7 +134,7 @@ async def read_samples(
     await status_of(caller, task)
     try:
         answer = await caller.door.ask("samples", AskSamples(task=task, step=step), SamplesAnswer)
-    except UnknownHere as error:  # the task is the caller's: which steps have some may be said
+    except UnknownHere as error:  # the caller owns the task, so the error may list its steps with samples
         raise replace(not_found(), detail=str(error)) from None
     return samples_of(answer, await token_texts(gateway_of(request), answer))
 
@@ -144,7 +144,7 @@ async def read_usage_of_task(caller: Acting, task: TaskId) -> TaskUsage:
     """Read tokens that a task consumed and bytes that it stores."""
     check_question(caller, "usage")
     await status_of(caller, task)
-    cursor = task[:-1].rstrip("-") or None  # an id before this one, and few or none between
+    cursor = task[:-1].rstrip("-") or None  # an id shortly before this one
     while True:
         page = await caller.door.ask("usage", AskUsage(cursor=cursor), UsageAnswer)
         found = next((one for one in page.tasks if one.task == task), None)
@@ -171,7 +171,7 @@ async def resend_message(caller: Acting, task: TaskId, letter: Annotated[int, Pa
 
 
 async def _resend(caller: Caller, letter: int, task: str | None = None) -> None:
-    """Raises: Problem where there is no such letter, or it is of another task; as `resend`."""
+    """Resend a dead letter. Raises: Problem if it does not exist or belongs to another task; as `resend`."""
     page = await caller.door.ask("failures", AskFailures(task=task, after=letter - 1), FailuresAnswer)
     if not page.failures or page.failures[0].letter != letter:
         raise not_found()

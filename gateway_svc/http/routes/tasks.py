@@ -27,7 +27,7 @@ router = APIRouter(prefix="/v1/tasks", tags=["tasks"], route_class=StrictRoute)
 FAMILY = Family(router)
 
 CONTROL_S = 5.0
-"""Seconds to wait until a job about a task has its effect."""
+"""Seconds to wait until a job about a task takes effect."""
 DELETE_S = 60.0
 TaskId = Annotated[str, Path(max_length=63, examples=["gcd-3f9a1c22d4e0"])]
 Sort = Literal["created", "-created", "reward", "-reward", "state", "-state", "id", "-id"]
@@ -125,12 +125,12 @@ async def _given(request: Request, caller: Caller, media_type: str) -> dict[str,
 
 
 async def _submitted(request: Request, response: Response, caller: Caller, spec: dict[str, JsonValue], task: str | None) -> Any:
-    """The answer to a submission. `task`: its id, where a repetition has the same one."""
+    """Submit a task and return the answer. `task`: its id, if a repeated request has the same one."""
     if task is not None and (earlier := await _earlier(caller, SubmitTask(task=task, tenant=str(spec["tenant"]), spec=spec))) is not None:
         response.status_code = 200
         return earlier
     await gateway_of(request).limiter.check_spending(str(spec["tenant"]))
-    impatient = caller.door.of(caller.door.tenant, patience_s=0)  # a scheduler that is away must not delay that the job is stored
+    impatient = caller.door.of(caller.door.tenant, patience_s=0)  # the job must be stored without delay even if no scheduler answers
     try:
         task = (await submit(impatient, spec, task, timeout_s=gateway_of(request).settings.submit_timeout_s)).task
     except Unanswered as error:
@@ -145,9 +145,9 @@ async def _submitted(request: Request, response: Response, caller: Caller, spec:
 
 
 async def _earlier(caller: Caller, job: SubmitTask) -> TaskStatus | None:
-    """The task that was submitted with this id. Raises: Problem when it is another, or was rejected.
+    """The task already submitted with this id, or None. Raises: Problem if it is a different task or was rejected.
 
-    While no scheduler answers there is none: the job is stored, and the scheduler compares.
+    None also while no scheduler answers: the job is stored, and the scheduler compares.
     """
     try:
         found = await caller.door.ask("spec", AskTask(task=job.task), SpecAnswer, tenant=job.tenant)
@@ -231,19 +231,19 @@ async def remove_task(caller: Acting, task: TaskId) -> Freed:
 
 
 async def status_of(caller: Caller, task: str) -> TaskStatus:
-    """Raises: Problem (404) for unknown and for malformed ids."""
+    """Status of a task. Raises: Problem (404) for unknown and for malformed ids."""
     check_task_id(task)
     return await read_status(caller.door, task)
 
 
 def check_task_id(task: str) -> None:
-    """Raises: Problem; no task can have another id."""
+    """Raises: Problem (404) for an id that no task can have."""
     if re.fullmatch(TASK_ID_PATTERN, task) is None:
         raise not_found()
 
 
 async def control_task(caller: Caller, verb: Verb, task: str, reason: str | None) -> TaskStatus:
-    """The task once the job has its effect, or after CONTROL_S."""
+    """Status of the task once the job took effect, or after CONTROL_S seconds."""
     check_job(caller, verb)
     status = await status_of(caller, task)
     aim = {"cancel": "cancelled", "pause": "paused", "resume": "running"}[verb]

@@ -26,7 +26,7 @@ BINARY, JSON = "application/octet-stream", "application/json"
 
 
 def _download(*media_types: str) -> dict[int | str, dict[str, Any]]:
-    """Documentation of the answers with a file of one of these types."""
+    """OpenAPI responses for a file of one of these media types."""
     content = {"content": {media_type: {"schema": {"type": "string", "format": "binary"}} for media_type in media_types}}
     return {
         200: {"description": "The whole file; ETag has the digest."} | content,
@@ -82,7 +82,7 @@ async def read_adapter_file(
 
 
 async def _adapter(caller: Caller, task: str, version: str) -> AdapterRef:
-    """Raises: Problem, which says which versions there are."""
+    """Adapter of a version. Raises: Problem, which lists the existing versions."""
     await status_of(caller, task)
     number: int | None = None
     if version == "best":

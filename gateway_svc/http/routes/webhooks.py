@@ -23,7 +23,7 @@ WebhookPath = Annotated[str, Path(max_length=200, examples=["pager"])]
 
 
 class WebhookTarget(BaseModel):
-    """Where messages go, and about what."""
+    """URL of a webhook, and the events that it receives."""
 
     model_config = {"extra": "forbid"}
 

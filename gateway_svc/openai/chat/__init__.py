@@ -1,1 +1,1 @@
-"""`/v1/chat/completions`: request.py has messages and settings, answer.py the answer and its chunks."""
+"""`/v1/chat/completions`: request.py parses messages and settings, answer.py builds the answer and its chunks."""

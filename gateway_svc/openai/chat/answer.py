@@ -44,7 +44,7 @@ class AnswerMessage(BaseModel):
     content: str | None
     refusal: None = None
     reasoning_content: str | None = None
-    """What the model thought, where the pool says how that is marked."""
+    """The model's reasoning, if the pool configures reasoning marks."""
     tool_calls: list[ToolCall] | None = None
 
 
@@ -81,7 +81,7 @@ class ChunkChoice(BaseModel):
 
 
 class ChatChunk(BaseModel):
-    """Serialized without what is unset: `usage` is there only where it was requested."""
+    """Serialized without unset fields: `usage` is present only if requested."""
 
     id: str
     object: Literal["chat.completion.chunk"]
@@ -93,7 +93,7 @@ class ChatChunk(BaseModel):
 
 
 class ChatStream:
-    """Chunks of one answer. `choices`: their number."""
+    """Builds the chunks of one answer. `choices`: their number."""
 
     def __init__(self, head: Head, choices: int, *, include_usage: bool) -> None:
         self._head = head
@@ -103,7 +103,7 @@ class ChatStream:
         self._usage: Mapping[str, None] = {"usage": None} if include_usage else {}
 
     def chunks(self, choice: int, delta: ServedDelta) -> list[ChatChunk]:
-        """What the choice got; nothing for tokens that gave no text yet."""
+        """Chunks for a delta; empty if its tokens gave no text yet."""
         counted = self._counted[choice]
         counted.add(delta)
         found: list[ChatChunk] = []
@@ -117,7 +117,7 @@ class ChatStream:
         return found
 
     def end(self) -> list[ChatChunk]:
-        """The chunk with the usage, if it was requested."""
+        """The chunk with the usage, if requested."""
         if not self._usage:
             return []
         return [self._of([], usage_of(self._counted), self._counted[0].fingerprint)]
@@ -154,7 +154,7 @@ class ChatStream:
 
 
 def chat_answer(head: Head, choices: Sequence[Sequence[ServedDelta]], *, logprobs: bool, metadata: Mapping[str, str]) -> ChatAnswer:
-    """The whole answer, of all deltas of each choice."""
+    """Build the whole answer from all deltas of each choice."""
     counted = [Counted.of(deltas) for deltas in choices]
     found = [_answer_choice(index, deltas, counted[index], logprobs=logprobs) for index, deltas in enumerate(choices)]
     return ChatAnswer(

@@ -1,4 +1,4 @@
-"""The request of `/v1/chat/completions`, and its messages as chat templates take them. Text only."""
+"""The request of `/v1/chat/completions`, and its messages in the format of chat templates. Text only."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, Self
@@ -11,12 +11,12 @@ from gateway_svc.openai.sampling.choices import Choice, Prompt
 from gateway_svc.openai.sampling.settings import MAX_CHOICES, MAX_TOOLS, ChatTool, SamplingFields, ToolChoice, seed_of_choice
 
 MAX_CALLS = 128
-"""Maximum calls of a message."""
+"""Maximum tool calls of a message."""
 MAX_MESSAGES = 4096
 
 
 def _joined(value: JsonValue) -> JsonValue:
-    """Parts of a content, joined by line breaks. Raises: PydanticCustomError for a part that is no text."""
+    """Content parts joined by line breaks. Raises: PydanticCustomError for a part that is no text."""
     if not isinstance(value, list):
         return value
     return "\n".join(map(_text_of, value))
@@ -35,7 +35,7 @@ def _text_of(part: JsonValue) -> str:
 
 
 Content = Annotated[str, BeforeValidator(_joined)]
-"""A text, or text parts."""
+"""A text, or a list of text parts."""
 
 
 class _Named(Strict):
@@ -45,7 +45,7 @@ class _Named(Strict):
 
 class _Instruction(_Named):
     role: Literal["system", "developer"]
-    """`developer` is `system`: chat templates know no other."""
+    """`developer` becomes `system`, as chat templates know only that role."""
     content: Content
 
     def as_message(self) -> ServedMessage:
@@ -80,7 +80,7 @@ class _Assistant(_Named):
     function_call: Unset = None
     annotations: Unset = None
     reasoning_content: Unset = None
-    """What was thought is not rendered again: leave it out."""
+    """Must be unset: reasoning is not rendered again."""
 
     def as_message(self) -> ServedMessage:
         calls = [ServedCall(id=call.id, name=call.function.name, arguments=call.function.arguments) for call in self.tool_calls or []]
@@ -100,14 +100,14 @@ ChatMessageIn = Annotated[_Instruction | _User | _Assistant | _Tool, Field(discr
 
 
 def as_messages(messages: Sequence[ChatMessageIn]) -> list[ServedMessage]:
-    """For the chat template."""
+    """Messages for the chat template."""
     return [message.as_message() for message in messages]
 
 
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(default={}, max_length=MAX_METADATA)
 ]
-"""Returned with the answer."""
+"""Metadata returned with the answer."""
 
 
 def _is_text(value: JsonValue) -> JsonValue:
@@ -136,7 +136,7 @@ class ChatRequest(SamplingFields):
     n: int = Field(default=1, ge=1, le=MAX_CHOICES)
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
-    """The same as `max_tokens`; without both, as many as the context has room for."""
+    """Same as `max_tokens`; without both, the reply may fill the context."""
     logprobs: bool = False
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     tools: list[ChatTool] = Field(default=[], max_length=MAX_TOOLS)
@@ -148,7 +148,7 @@ class ChatRequest(SamplingFields):
     stream_options: StreamOptions | None = None
     metadata: Metadata
     chat_template_kwargs: dict[str, JsonValue] = {}
-    """Variables of the chat template."""
+    """Variables for the chat template."""
 
     @model_validator(mode="after")
     def _fields_agree(self) -> Self:

@@ -1,4 +1,4 @@
-"""Creates a job: its task file is submitted as any other, and once, although OpenAI's client repeats requests without a key."""
+"""Creates a job: submits its task file exactly once, although OpenAI's client retries requests without an idempotency key."""
 
 import time
 from collections.abc import Mapping
@@ -34,25 +34,25 @@ from gateway_svc.openai.models import resolve
 from gateway_svc.problems import Problem, rejected
 
 COUNT_HEADER = "x-stainless-retry-count"
-"""Header in which the client says how often it has sent the request before."""
+"""Header with the number of earlier attempts of the request."""
 WINDOW_S = 120.0
-"""Age up to which an equal task counts as submitted by the attempt before."""
+"""Maximum age in seconds of an equal task that counts as submitted by an earlier attempt."""
 LATEST = 20
-"""Tasks of the tenant that are compared."""
+"""Number of the tenant's latest tasks that are compared."""
 
 
 @dataclass(frozen=True)
 class Creation:
-    """How a job is created. `key`: its idempotency key."""
+    """Creation of one job. `key`: its idempotency key."""
 
     caller: Caller
     timeout_s: float
     key: str | None = None
     is_repeated: bool = False
-    """Whether the client says that it has sent the request before."""
+    """Whether the client reports that it sent the request before."""
 
     async def create(self, request: JobRequest) -> Job:
-        """The job, accepted; or as it was submitted, where no scheduler answers. Raises: Problem; as `submit`."""
+        """Create the job; return it as accepted, or as submitted if no scheduler answers. Raises: Problem; as `submit`."""
         hyperparameters = hyperparameters_of(request)
         check_files(request)
         origin, scaled = await self._origin(request.model), dict[str, JsonValue]()
@@ -80,7 +80,7 @@ class Creation:
         return Origin(found.pool, found.adapter.task, found.adapter.version)
 
     async def _rows(self, request: JobRequest) -> Rows:
-        """Raises: Problem where a file is not the tenant's, or cannot be used; as `Door.ask`."""
+        """Numbers of rows of the job's files. Raises: Problem if a file is not the tenant's or cannot be used; as `Door.ask`."""
         if not is_file_id(request.training_file):
             return NO_ROWS
         validation = request.validation_file
@@ -99,7 +99,7 @@ class Creation:
         return found.rows
 
     async def _completed(self, spec: Values) -> Mapping[str, JsonValue]:
-        """The task file with the defaults of its pool. Raises: TaskRejected; NoAnswer."""
+        """The task file completed with the defaults of its pool. Raises: TaskRejected; NoAnswer."""
         answer = await preview(self.caller.door, for_tenant(spec, self.caller.tenant), timeout_s=self.timeout_s)
         if answer.data.get("reasons"):
             raise TaskRejected(str(spec.get("name")), rejection_reasons(answer))
@@ -121,7 +121,7 @@ class Creation:
 
 
 def _unanswered(task: str, spec: Values) -> TaskStatus:
-    """Of a task that NATS has and no scheduler has read yet."""
+    """Status of a task that is stored in NATS and not yet read by a scheduler."""
     steps, now_s = spec.get("steps"), time.time()
     return TaskStatus(
         tenant=str(spec["tenant"]),
@@ -137,7 +137,7 @@ def _unanswered(task: str, spec: Values) -> TaskStatus:
 
 
 async def submitted_before(door: Door, job: SubmitTask) -> TaskStatus | None:
-    """The newest task of the tenant that was just submitted with the same task file. Raises: as `Door.ask`."""
+    """The tenant's newest recent task with the same task file, or None. Raises: as `Door.ask`."""
     asked = AskTasks(sort="created", descending=True, most=LATEST)
     for status in (await door.ask("tasks", asked, TasksAnswer, tenant=job.tenant)).tasks:
         if time.time() - status.submitted_s > WINDOW_S:

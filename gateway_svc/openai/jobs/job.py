@@ -1,4 +1,4 @@
-"""A task's state, events and checkpoints in the shapes of a job, and pages of them."""
+"""State, events and checkpoints of a task in the shapes of a job, and pages of them."""
 
 import math
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ ENDED = ("succeeded", "failed", "cancelled")
 LEVELS: Mapping[str, Literal["info", "warn", "error"]] = {
     "failed": "error", "rejected": "error", "warning": "warn", "storage": "warn", "expiring": "warn",
 }  # fmt: skip
-"""Event → level; others are `info`."""
+"""Event → level; other events are `info`."""
 METRICS = ("step", "evaluation")
 T = TypeVar("T", bound=BaseModel)
 PREFIX = "steps-"
@@ -36,14 +36,14 @@ class JobError(BaseModel):
 
 
 class Hyperparameters(BaseModel):
-    """Effective values of a task file, under OpenAI's names; the multiplier is always `auto`."""
+    """Effective values of a task file under OpenAI's names; the multiplier is always `auto`."""
 
     batch_size: int | Literal["auto"]
     eval_interval: int | Literal["auto"]
     eval_samples: int | Literal["auto"]
     learning_rate_multiplier: Literal["auto"] = "auto"
     n_epochs: int | Literal["auto"] = "auto"
-    """Of a file that is there: the fewest that make as many steps."""
+    """Minimum number of epochs that gives this number of steps; `auto` if the file no longer exists."""
 
 
 class Reinforcement(BaseModel):
@@ -104,7 +104,10 @@ def job_of(
     trained_tokens: int | None = None,
     rows: Mapping[str, int] = {},  # never changed
 ) -> Job:
-    """`spec`: the task file as the scheduler has it. `trained_tokens`: of a task that has ended. `rows`: of files, by id."""
+    """Build a job.
+
+    `spec`: the task file as stored by the scheduler. `trained_tokens`: for ended tasks. `rows`: number of rows by file id.
+    """
     state, hyperparameters = status_of(status), _hyperparameters(spec, rows.get(training_file_of(spec)))
     has_ended, grader = state in ENDED, _table(_table(spec, "environment"), "options").get("grader")
     return Job(
@@ -135,7 +138,7 @@ def training_file_of(spec: Mapping[str, JsonValue]) -> str:
 
 
 def status_of(status: TaskStatus) -> Status:
-    """A task is queued until the first token is sampled."""
+    """Job status; a task is `queued` until its first token is sampled."""
     has_begun = status.version > 0 or status.sampled_tokens > 0
     return STATUSES.get(status.state, "running" if has_begun else "queued")
 
@@ -162,7 +165,7 @@ def _hyperparameters(spec: Mapping[str, JsonValue], rows: int | None) -> Hyperpa
 
 
 def _epochs(steps: JsonValue, groups: JsonValue, rows: int | None) -> int | None:
-    """None where no number of epochs makes so many steps."""
+    """Minimum number of epochs that gives exactly `steps` steps; None if there is none."""
     if not (rows and isinstance(steps, int) and isinstance(groups, int)):
         return None
     fewest = (steps - 1) * groups // rows + 1
@@ -191,7 +194,7 @@ class JobEvent(BaseModel):
 
 
 class CheckpointMetrics(BaseModel):
-    """Metrics of the step that made a version: its reward, and the trainer's by name."""
+    """Metrics of the step that created a version: its reward, and the trainer's metrics by name."""
 
     model_config = {"extra": "allow"}
     step: float
@@ -220,7 +223,7 @@ def event_of(event: Event) -> JobEvent:
 
 
 def number_of_event(event_id: str, task: str) -> int | None:
-    """Number of the task's event with this id; None where it is none of its."""
+    """Number of the task's event with this id; None if the id is not of this task."""
     of, _, number = event_id.rpartition(".")
     return int(number) if of == task and number.isascii() and number.isdigit() and len(number) < 19 else None
 
@@ -245,7 +248,7 @@ def _shown(reward: JsonValue) -> str:
 
 
 def checkpoint_of(task: str, version: VersionOf, step: StepOf | None) -> Checkpoint:
-    """`step`: the one that made it, where it is known."""
+    """Checkpoint for a stored version. `step`: the step that created it, if known."""
     metrics = {**(step.metrics if step is not None else {}), "step": float(version.version), "reward": version.reward}
     name = name_of(task, version.version)
     return Checkpoint(
@@ -267,7 +270,7 @@ class Page(BaseModel, Generic[T]):
 
 
 def page_of(found: list[T], limit: int) -> Page[T]:
-    """`found`: what follows, one more than `limit` where there is more."""
+    """Page of `found`, which has one element more than `limit` if there are further pages."""
     kept = found[:limit]
     ids = [str(getattr(one, "id", "")) for one in kept]
     return Page(data=kept, has_more=len(found) > limit, first_id=ids[0] if ids else None, last_id=ids[-1] if ids else None)
@@ -278,5 +281,5 @@ def result_id(task: str) -> str:
 
 
 def task_of_result(file: str) -> str | None:
-    """The task whose result has this id; None where it is none."""
+    """The task of a result file's id; None for other ids."""
     return file.removeprefix(PREFIX) if file.startswith(PREFIX) else None

@@ -30,20 +30,20 @@ from gateway_svc.openai.jobs.job import (
 )
 
 MAX_SCANNED = 2000
-"""Maximum tasks that are looked at for one page of a filtered list."""
+"""Maximum tasks scanned for one page of a filtered list."""
 AT_ONCE = 8
-"""Tasks whose task files are requested concurrently."""
+"""Maximum task files requested concurrently."""
 Metadata = Mapping[str, str]
 
 
 async def read_job(door: Door, status: TaskStatus) -> Job:
-    """Raises: as `Door.ask`."""
+    """The job of a task. Raises: as `Door.ask`."""
     spec, tokens = await asyncio.gather(_spec(door, status.task), _trained_tokens(door, status))
     return job_of(status, spec, trained_tokens=tokens, rows=await _rows(door, [(status, spec)]))
 
 
 async def list_jobs(door: Door, after: str | None, limit: int, metadata: Metadata | None) -> Page[Job]:
-    """Jobs, the newest first. `metadata`: entries that they have; None: any; empty: jobs without metadata. Raises: Problem."""
+    """Page of jobs, newest first. `metadata`: entries to match; None: any job; empty: jobs without metadata. Raises: Problem."""
     found: list[tuple[TaskStatus, Mapping[str, JsonValue]]] = []
     async for status, spec in _tasks(door, await _cursor(door, after), limit + 1):
         if metadata is None or _has(metadata_of(spec), metadata):
@@ -56,7 +56,7 @@ async def list_jobs(door: Door, after: str | None, limit: int, metadata: Metadat
 
 
 async def list_events(door: Door, task: str, after: str | None, limit: int) -> Page[JobEvent]:
-    """Events, the newest first. Raises: Problem; as `Door.ask`."""
+    """Page of events, newest first. Raises: Problem; as `Door.ask`."""
     before = None if after is None else number_of_event(after, task)
     if after is not None and before is None:
         raise wrong_value("after", "it is no event of this job")
@@ -71,7 +71,7 @@ async def list_events(door: Door, task: str, after: str | None, limit: int) -> P
 
 
 async def list_checkpoints(door: Door, task: str, after: str | None, limit: int) -> Page[Checkpoint]:
-    """Stored versions, the latest first. Raises: Problem; as `Door.ask`."""
+    """Page of stored versions, latest first. Raises: Problem; as `Door.ask`."""
     versions = (await read_versions(door, task)).versions[::-1]
     if after is not None:
         places = [place for place, version in enumerate(versions) if f"{task}@{version.version}" == after]
@@ -84,7 +84,7 @@ async def list_checkpoints(door: Door, task: str, after: str | None, limit: int)
 
 
 async def _tasks(door: Door, cursor: str | None, most: int) -> AsyncIterator[tuple[TaskStatus, Mapping[str, JsonValue]]]:
-    """Tasks with their task files, the newest first. Raises: Problem when there are more than may be looked at."""
+    """Yield tasks with their task files, newest first. Raises: Problem after MAX_SCANNED tasks."""
     scanned, places = 0, asyncio.Semaphore(AT_ONCE)
 
     async def with_spec(status: TaskStatus) -> tuple[TaskStatus, Mapping[str, JsonValue]]:
@@ -102,7 +102,7 @@ async def _tasks(door: Door, cursor: str | None, most: int) -> AsyncIterator[tup
 
 
 async def _cursor(door: Door, after: str | None) -> str | None:
-    """Raises: Problem when `after` is no job."""
+    """Cursor for the tasks after job `after`. Raises: Problem if there is no such job."""
     if after is None:
         return None
     if re.fullmatch(TASK_ID_PATTERN, after) is None:
@@ -114,7 +114,7 @@ async def _cursor(door: Door, after: str | None) -> str | None:
 
 
 async def _spec(door: Door, task: str) -> Mapping[str, JsonValue]:
-    """Empty for a task that was deleted meanwhile."""
+    """The task file; empty if the task was deleted meanwhile."""
     try:
         return await read_spec(door, task)
     except UnknownHere:
@@ -122,14 +122,14 @@ async def _spec(door: Door, task: str) -> Mapping[str, JsonValue]:
 
 
 async def _rows(door: Door, jobs: Sequence[tuple[TaskStatus, Mapping[str, JsonValue]]]) -> dict[str, int]:
-    """Rows of the files that jobs train on, each asked for once, and of those that are there still."""
+    """Number of rows by file id, for the existing files that jobs train on; each file is requested once."""
     files = {file: status.tenant for status, spec in jobs if re.fullmatch(FILE_ID_PATTERN, file := training_file_of(spec))}
     found = await asyncio.gather(*(Files(door).copies(file, tenant) for file, tenant in files.items()))
     return {one.file: one.rows for copies in found for one in copies[:1]}
 
 
 async def _trained_tokens(door: Door, status: TaskStatus) -> int | None:
-    """Of a task that has ended: the sum over its steps, which every role may read and the ledger has too."""
+    """Trained tokens of an ended task, else None: the sum over its steps, since every role may read those."""
     if status_of(status) not in ENDED:
         return None
     return sum([step.trained_tokens or 0 async for page in step_pages(door, status.task) for step in page])

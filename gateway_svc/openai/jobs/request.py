@@ -1,4 +1,4 @@
-"""The request that creates a job, and the task file that it stands for. docs/openai.md has the table of hyperparameters."""
+"""The request that creates a job, and its conversion to a task file. docs/openai.md has the table of hyperparameters."""
 
 import math
 import re
@@ -22,12 +22,12 @@ Positive = Annotated[int, Field(ge=1)] | Auto
 FIELDS = {"batch_size": "algorithm.groups_per_step", "eval_interval": "evaluation.every", "eval_samples": "evaluation.prompts"}
 """Hyperparameter → field of a task file."""
 ENVIRONMENT = "env:"
-"""Beginning of a `training_file` that names an environment."""
+"""Prefix of a `training_file` that names an environment."""
 DEFAULT_NAME = "job"
 MAX_HELD_OUT = 64
-"""Held-out rows of an evaluation, where a job does not say how many."""
+"""Maximum held-out rows of an evaluation if the job does not set a number."""
 SCALED_BY = {"optimizer.learning_rate": "learning_rate_multiplier", "algorithm.group_size": "compute_multiplier", "steps": "n_epochs"}
-"""Field of a task file → hyperparameter that it follows from."""
+"""Field of a task file → hyperparameter that determines it."""
 
 
 def _is_default(value: JsonValue) -> JsonValue:
@@ -37,7 +37,7 @@ def _is_default(value: JsonValue) -> JsonValue:
 
 
 class HyperparametersIn(Strict):
-    """`auto` is the default of the pool."""
+    """Hyperparameters; `auto` means the pool's default."""
 
     batch_size: Positive = "auto"
     """algorithm.groups_per_step"""
@@ -46,15 +46,15 @@ class HyperparametersIn(Strict):
     eval_samples: Positive = "auto"
     """evaluation.prompts"""
     learning_rate_multiplier: Multiplier = "auto"
-    """Times the default of optimizer.learning_rate."""
+    """Factor on the default of optimizer.learning_rate."""
     compute_multiplier: Multiplier = "auto"
-    """Times the default of algorithm.group_size, rounded."""
+    """Factor on the default of algorithm.group_size; the product is rounded."""
     n_epochs: Positive = "auto"
-    """Times the rows of the file, by the groups of a step: steps. One, for a file without `marlaas.steps`."""
+    """Passes over the file; steps = epochs × rows / groups per step, rounded up. Default 1 for a file without `marlaas.steps`."""
     reasoning_effort: Annotated[Literal["default"] | None, BeforeValidator(_is_default)] = None
 
     def fields(self) -> Iterator[tuple[str, str, int]]:
-        """Field of a task file, hyperparameter, value."""
+        """Yield (field of a task file, hyperparameter, value)."""
         for name, path in FIELDS.items():
             value: int | Auto = getattr(self, name)
             if value != "auto":
@@ -65,14 +65,14 @@ class HyperparametersIn(Strict):
         return self.learning_rate_multiplier != "auto" or self.compute_multiplier != "auto"
 
     def steps_for(self, rows: int, defaults: Mapping[str, JsonValue]) -> int:
-        """Steps in which each row of a file is sampled so often. `defaults`: a task file with all values."""
+        """Number of steps for `n_epochs` passes over `rows` rows. `defaults`: a task file with all values."""
         groups = _number(defaults, "algorithm", "groups_per_step")
         return math.ceil(rows * (1 if self.n_epochs == "auto" else self.n_epochs) / groups)
 
     def scaled(self, defaults: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-        """Field of a task file → its default times the multiplier. `defaults`: a task file with all of them.
+        """Field of a task file → its default times the multiplier. `defaults`: a task file with all values.
 
-        Raises: Problem where a group would have fewer than two attempts.
+        Raises: Problem if a group would have fewer than two attempts.
         """
         found: dict[str, JsonValue] = {}
         if self.learning_rate_multiplier != "auto":
@@ -103,7 +103,7 @@ def _is_reinforcement(value: JsonValue) -> JsonValue:
 
 class _Reinforcement(Strict):
     grader: dict[str, JsonValue] | None = None
-    """Of the rows of a file."""
+    """Grader of the file's rows."""
     hyperparameters: HyperparametersIn = HyperparametersIn()
 
 
@@ -119,11 +119,11 @@ class JobRequest(WholeRequest):
         "hyperparameters": "it is of supervised jobs; use method.reinforcement.hyperparameters",
     }
     model: str = Field(min_length=1, max_length=200)
-    """A pool, or a version of a task to start from."""
+    """A pool, or the version of a task to start from."""
     training_file: str = Field(min_length=1, max_length=200)
-    """An uploaded file, or `env:NAME`: an environment."""
+    """An uploaded file, or `env:NAME` for an environment."""
     validation_file: str | None = Field(default=None, min_length=1, max_length=200)
-    """An uploaded file, with the held-out rows of the evaluation."""
+    """An uploaded file with held-out rows for evaluation."""
     method: _Method | None = None
     suffix: str | None = Field(default=None, pattern=NAME_PATTERN)
     """The task's name."""
@@ -131,12 +131,12 @@ class JobRequest(WholeRequest):
     metadata: dict[MetadataName, MetadataText] = Field(default={}, max_length=16)
     integrations: Unset = None
     marlaas: dict[str, JsonValue] = {}
-    """Any fields of a task file."""
+    """Any other fields of a task file."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a job starts from. `task` None: the base model."""
+    """Start of a job's training. `task` None: the base model."""
 
     pool: str
     task: str | None = None
@@ -145,7 +145,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of the files that a job names; None where it names none."""
+    """Numbers of rows of the files that a job names; None for a file that it does not name."""
 
     training: int | None = None
     validation: int | None = None
@@ -156,7 +156,7 @@ NO_ROWS = Rows()
 
 @dataclass(frozen=True)
 class GivenField:
-    """A field of a task file as OpenAI's request gives it. `param`: where."""
+    """A task file's field set through OpenAI's request. `param`: the field of the request."""
 
     path: str
     value: JsonValue
@@ -164,16 +164,16 @@ class GivenField:
 
 
 def hyperparameters_of(request: JobRequest) -> HyperparametersIn:
-    """Raises: Problem where the method is not said: OpenAI's default is another."""
+    """Hyperparameters of a request. Raises: Problem if the method is missing, as OpenAI's default is not supported."""
     if request.method is None:
         raise missing("method", "it is required: {'type': 'reinforcement'}")
     return request.method.reinforcement.hyperparameters
 
 
 def task_file(request: JobRequest, origin: Origin, scaled: Mapping[str, JsonValue], rows: Rows = NO_ROWS) -> Values:
-    """The task file, without its tenant. `scaled`: values of fields that multipliers, or epochs, give.
+    """Build the task file, without its tenant. `scaled`: field values derived from multipliers or epochs.
 
-    Raises: Problem for a field that is given twice and differs.
+    Raises: Problem for a field that is set twice with different values.
     """
     found: Values = {name: dict(value) if isinstance(value, dict) else value for name, value in request.marlaas.items()}
     for given in _given(request, origin, scaled):
@@ -215,7 +215,7 @@ def is_file_id(name: str) -> bool:
 
 
 def check_files(request: JobRequest) -> None:
-    """Raises: Problem where files, environment and grader do not go together."""
+    """Raises: Problem if files, environment and grader contradict each other."""
     grader = None if request.method is None else request.method.reinforcement.grader
     if is_file_id(request.training_file):
         if grader is not None:
@@ -247,7 +247,7 @@ def _environment(request: JobRequest) -> str:
 
 
 def _evaluate(found: Values, rows: int) -> None:
-    """Evaluate a job by its held-out rows, where it does not say how: ten times, each row once, at most MAX_HELD_OUT of them."""
+    """Add a default evaluation on the held-out rows: ten times during the job, each row once, at most MAX_HELD_OUT rows."""
     evaluation, steps = found.get("evaluation"), found.get("steps")
     if isinstance(evaluation, dict):
         evaluation.setdefault("prompts", min(rows, MAX_HELD_OUT))
@@ -255,7 +255,7 @@ def _evaluate(found: Values, rows: int) -> None:
 
 
 def _put(found: Values, given: GivenField) -> None:
-    """Raises: Problem where the task file has another value."""
+    """Set a field of the task file. Raises: Problem if the file has another value."""
     *sections, field = given.path.split(".")
     table: JsonValue = found
     for section in sections:
@@ -272,7 +272,7 @@ def _put(found: Values, given: GivenField) -> None:
 
 
 def named(problem: Problem, request: JobRequest, origin: Origin, scaled: Mapping[str, JsonValue]) -> Problem:
-    """The problem of a rejected task file, with the places in OpenAI's request."""
+    """The problem of a rejected task file, with field names of OpenAI's request."""
     params = {given.path: given.param for given in _given(request, origin, scaled)}
     errors = [FieldError(params.get(one.field) or (f"marlaas.{one.field}" if one.field else ""), one.reason) for one in problem.errors]
     detail = "; ".join(f"{one.field}: {one.reason}" if one.field else one.reason for one in errors) or problem.detail
@@ -288,7 +288,7 @@ class GraderAnswer(BaseModel):
 
 
 def check_grader(grader: JsonValue, param: str) -> None:
-    """Raises: Problem for one that is wrong, or not honoured. `param`: where it is."""
+    """Raises: Problem for an invalid or unsupported grader. `param`: the grader's field in the request."""
     try:
         read_grader(grader)
     except WrongGrader as error:

@@ -1,1 +1,1 @@
-"""`/v1/responses`: request.py has items and settings, shapes.py what is answered, answer.py makes it of deltas."""
+"""`/v1/responses`: request.py parses items and settings, shapes.py defines the answer, answer.py builds it from deltas."""

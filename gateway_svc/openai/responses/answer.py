@@ -1,4 +1,4 @@
-"""Answers of `/v1/responses`: typed events from deltas; the whole answer is what the last event has."""
+"""Answers of `/v1/responses`: typed events from deltas; the whole answer is taken from the last event."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -38,7 +38,7 @@ Kind = Literal["message", "reasoning"]
 
 
 class ResponseStream:
-    """Events of one response."""
+    """Builds the events of one response."""
 
     def __init__(self, head: Head, request: ResponseRequest, *, clock: Callable[[], float]) -> None:
         self._head = head
@@ -52,14 +52,14 @@ class ResponseStream:
         self._logprobs: list[PartLogprob] = []
 
     def begin(self) -> list[Event]:
-        """What comes before the first delta."""
+        """Events before the first delta."""
         return [
             ResponseEvent(type=kind, sequence_number=self._next(), response=self._response("in_progress"))
             for kind in ("response.created", "response.in_progress")
         ]
 
     def events(self, delta: ServedDelta) -> list[Event]:
-        """What the response got; of its last delta, its end too."""
+        """Events for a delta; for the last delta also those that end the response."""
         self._counted.add(delta)
         found: list[Event] = []
         if delta.reasoning:
@@ -73,7 +73,7 @@ class ResponseStream:
         return found
 
     def failed(self, code: Literal["server_error", "rate_limit_exceeded", "invalid_prompt"], message: str) -> Event:
-        """The end of a response that sampling could not complete."""
+        """Event that ends a response whose sampling failed."""
         self._closed("incomplete")
         response = self._response("failed").model_copy(update={"error": ResponseError(code=code, message=message)})
         return ResponseEvent(type="response.failed", sequence_number=self._next(), response=response)
@@ -86,7 +86,7 @@ class ResponseStream:
         return [*found, ResponseEvent(type=kind, sequence_number=self._next(), response=response)]
 
     def _opened(self, kind: Kind) -> list[Event]:
-        """Events that begin an item of this kind, unless one is open."""
+        """Events that begin an item of this kind, unless one is already open."""
         if self._open == kind:
             return []
         found = self._closed("completed")
@@ -106,7 +106,7 @@ class ResponseStream:
         return found
 
     def _closed(self, status: ItemStatus) -> list[Event]:
-        """Events that end the open item; none if there is none."""
+        """Events that end the open item; empty if there is none."""
         if self._open is None:
             return []
         index, item_id, text, part = self._index, self._item_id, "".join(self._texts), self._part()
@@ -135,7 +135,7 @@ class ResponseStream:
         return ReasoningDeltaEvent(sequence_number=self._next(), output_index=self._index, item_id=self._item_id, delta=text)
 
     def _called(self, call: ServedCall) -> list[Event]:
-        """A whole item: calls come complete."""
+        """Events of a whole item, as calls arrive complete."""
         index, item_id = self._index, f"fc_{self._head.request}{self._index}"
         item = FunctionCallItem(id=item_id, call_id=call.id, name=call.name, arguments=call.arguments, status="completed")
         begun = item.model_copy(update={"arguments": "", "status": "in_progress"})
@@ -159,7 +159,7 @@ class ResponseStream:
 
     @property
     def _index(self) -> int:
-        """Place of the open item, or of the next."""
+        """Index of the open item, or of the next one."""
         return len(self._done)
 
     @property
@@ -195,7 +195,7 @@ class ResponseStream:
 
 
 def response_answer(stream: ResponseStream, deltas: Sequence[ServedDelta]) -> ResponseOf:
-    """The whole answer. `stream`: a new one. `deltas`: all, of which the last says how it ended."""
+    """Build the whole answer. `stream`: a new one. `deltas`: all, including the last."""
     events = [event for delta in deltas for event in stream.events(delta)]
     last = events[-1]
     assert isinstance(last, ResponseEvent), "the last delta of an answer ends it"

@@ -1,4 +1,4 @@
-"""The request of `/v1/responses`, which keeps nothing between two of them. Its items, text and calls of functions only, become messages."""
+"""The stateless request of `/v1/responses`. Its items, only text and function calls, become messages."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, Self
@@ -13,7 +13,7 @@ from gateway_svc.openai.sampling.settings import MAX_TOOLS, ResponseTool, Sampli
 
 TEXT_PARTS = ("input_text", "output_text")
 HARMLESS_IN_PARTS = ("annotations", "logprobs")
-"""Fields of the answers' parts that clients send back, and that no prompt shows."""
+"""Fields of answer parts that clients send back; prompts do not show them."""
 Status = Literal["in_progress", "completed", "incomplete"]
 KINDS = ("message", "function_call", "function_call_output")
 LOGPROBS = "message.output_text.logprobs"
@@ -42,9 +42,9 @@ Content = Annotated[str, BeforeValidator(_joined)]
 
 class _Item(Strict):
     id: str | None = None
-    """Of an answer's item; nothing is found by it."""
+    """Id of an answer's item; accepted, but nothing is looked up by it."""
     status: Status | None = None
-    """Of an answer's item; the prompt does not show it."""
+    """Status of an answer's item; the prompt does not show it."""
 
 
 class _Message(_Item):
@@ -79,7 +79,7 @@ def _is_supported(item: JsonValue) -> JsonValue:
 
 
 def _kind_of(item: JsonValue) -> str:
-    """A message need not say that it is one."""
+    """Type of an item; without a type it is a message."""
     match item:
         case {"type": str(kind)}:
             return kind
@@ -97,7 +97,7 @@ InputItem = Annotated[
 
 
 def as_messages(instructions: str | None, given: Sequence[InputItem]) -> list[ServedMessage]:
-    """For the chat template. Calls that follow each other, or the assistant's text, are one message of it."""
+    """Messages for the chat template. Consecutive calls, together with the assistant's text before them, become one message."""
     found = [] if instructions is None else [ServedMessage(role="system", content=instructions)]
     for item in given:
         match item:
@@ -115,7 +115,7 @@ def as_messages(instructions: str | None, given: Sequence[InputItem]) -> list[Se
 
 
 def one_message(text: str) -> list[InputItem]:
-    """The items that a text stands for."""
+    """Items for a plain text: one user message."""
     return [_Message(role="user", content=text)]
 
 
@@ -131,7 +131,7 @@ def _as_items(value: JsonValue) -> object:
 
 Included = Annotated[list[Literal["message.output_text.logprobs"]], BeforeValidator(_is_known)]
 Items = Annotated[list[InputItem], FailFast(), BeforeValidator(_as_items), Field(min_length=1, max_length=MAX_MESSAGES)]
-"""An error names the first that is wrong, so no other is looked for."""
+"""Input items; validation stops at the first invalid one."""
 
 
 class _Text(Strict):
@@ -145,9 +145,9 @@ class _StreamOptions(Strict):
 class ResponseRequest(SamplingFields):
     model: str = Field(min_length=1, max_length=200)
     input: Items
-    """A text of the user, or items."""
+    """A text from the user, or items."""
     instructions: str | None = None
-    """First message of the system."""
+    """First system message."""
     max_output_tokens: int | None = Field(default=None, ge=1)
     tools: list[ResponseTool] = Field(default=[], max_length=MAX_TOOLS)
     tool_choice: ToolChoice = "auto"
@@ -160,7 +160,7 @@ class ResponseRequest(SamplingFields):
     stream_options: _StreamOptions | None = None
     metadata: Metadata
     chat_template_kwargs: dict[str, JsonValue] = {}
-    """Variables of the chat template."""
+    """Variables for the chat template."""
 
     @model_validator(mode="after")
     def _fields_agree(self) -> Self:

@@ -58,12 +58,12 @@ OutputItem = MessageItem | ReasoningItem | FunctionCallItem
 class InputDetails(BaseModel):
     cached_tokens: int
     cache_write_tokens: int = 0
-    """Always 0: nothing is charged for writing to the cache."""
+    """Always 0: cache writes are not charged."""
 
 
 class OutputDetails(BaseModel):
     reasoning_tokens: int = 0
-    """Always 0: they are among `output_tokens`, and not counted apart."""
+    """Always 0: reasoning tokens are part of `output_tokens` and not counted separately."""
 
 
 class ResponseUsage(BaseModel):
@@ -124,11 +124,11 @@ class ResponseOf(BaseModel):
     usage: ResponseUsage | None
     metadata: dict[str, str]
     system_fingerprint: str | None
-    """Not a field of OpenAI's: as in chat completions."""
+    """Not part of OpenAI's responses; same as in chat completions."""
 
 
 class Event(BaseModel, frozen=True):
-    """An event of a stream; `type` is the server-sent event's name too."""
+    """A stream event; `type` is also the name of the server-sent event."""
 
     type: str
     sequence_number: int

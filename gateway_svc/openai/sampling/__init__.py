@@ -1,6 +1,6 @@
-"""What the APIs of inference have in common.
+"""Shared by the inference APIs.
 
-settings.py  settings of sampling, seeds of choices, and tools for the chat template
-choices.py   what one HTTP request asks of samplers, and its choices sampled concurrently by replicas
-counting.py  usage, and why an answer ended
+settings.py  sampling settings, seeds of choices, and tools for the chat template
+choices.py   prompts and choices of one HTTP request, sampled concurrently by replicas
+counting.py  usage, and finish reasons
 """

@@ -1,4 +1,4 @@
-"""Choices of one request, sampled concurrently by replicas: their deltas as they come, or all of them."""
+"""Samples the choices of one request concurrently on replicas, and yields their deltas."""
 
 import asyncio
 import math
@@ -20,14 +20,14 @@ from gateway_svc.serving.pools import Offers
 from gateway_svc.serving.stream_quota import TooManyStreams
 
 WAITING = 1
-"""Maximum deltas of all choices that wait to be taken: they are booked as given. The sampler's own buffers are behind it."""
+"""Maximum unconsumed deltas over all choices: queued deltas are billed as delivered. The sampler's own buffers come before this queue."""
 NOT_SAMPLED = ("overdue", "engine_lost")
-"""Failures that a sampler which restarts explains."""
+"""Failures that a restarting sampler may cause."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """Exactly one of `messages`, `text` and `ids` is given."""
+    """Prompt of a choice: exactly one of `messages`, `text` and `ids` is set."""
 
     messages: Sequence[ServedMessage] | None = None
     text: str | None = None
@@ -36,7 +36,7 @@ class Prompt:
     parallel_calls: bool = True
     template: dict[str, JsonValue] = field(default_factory=dict)
     param: str = "messages"
-    """Field of the request that it is from."""
+    """Request field that contains the prompt."""
 
 
 @dataclass(frozen=True)
@@ -49,21 +49,21 @@ class Choice:
 
 @dataclass(frozen=True)
 class Target:
-    """The model that a request is about: one version, which stays the same until its end."""
+    """Model that a request samples from: one version, which stays the same until its end."""
 
     model: str
-    """Exact name."""
+    """Exact name of the model."""
     tenant: str
-    """Whose it is, and who is billed."""
+    """Tenant that owns the version and is billed."""
     pool: str
     adapter: AdapterRef | None
-    """None: the base model."""
+    """The version's adapter; None: the base model."""
     weight: float = 1.0
-    """The tenant's, where requests wait."""
+    """The tenant's weight among waiting requests."""
 
 
 def serve_request(choice: Choice, target: Target, *, request: str, gateway: str, key: Key | None, first_token_by_s: float) -> ServeRequest:
-    """The message of a first attempt. `request`: id of the choice."""
+    """Message of a first attempt. `request`: id of the choice."""
     prompt = choice.prompt
     return ServeRequest(
         request=request,
@@ -86,20 +86,20 @@ def serve_request(choice: Choice, target: Target, *, request: str, gateway: str,
 
 
 class Sampler(Protocol):
-    """Whatever samples: the gateway's client of samplers."""
+    """Samples choices; implemented by the gateway's client of samplers."""
 
     def sample(
         self, choice: Choice, target: Target, *, request: str, key: Key | None, held: list[ServingEnded] | None = None
     ) -> AsyncGenerator[ServedDelta]:
-        """Deltas of one choice, without repetition, over as many attempts as it takes. The last one has `finish` or `failure`.
+        """Deltas of one choice without repetition, over as many attempts as necessary. The last one has `finish` or `failure`.
 
-        `request`: id of the choice. `held`: gets the report of its end; None: that is booked. Closing the generator ends the request
-        everywhere.
+        `request`: id of the choice. `held`: receives the report of its end; None: the report is booked. Closing the generator ends the
+        request everywhere.
         """
         ...
 
     def book(self, ended: Sequence[ServingEnded]) -> None:
-        """Book reports that were held."""
+        """Book reports that were held back."""
         ...
 
 
@@ -112,8 +112,8 @@ async def sampled(
     key: Key | None,
     held: list[ServingEnded] | None = None,
 ) -> AsyncGenerator[tuple[int, ServedDelta]]:
-    """Deltas with the number of their choice, until all have ended. Raises: Problem when one fails; the others end then."""
-    if len(choices) == 1:  # without a queue, which costs a switch of tasks for each delta
+    """Yield (choice number, delta) until all choices end. Raises: Problem if one fails, which ends the others."""
+    if len(choices) == 1:  # without a queue, which costs a task switch per delta
         async with aclosing(sampler.sample(choices[0], target, request=id_of(request, 0), key=key, held=held)) as deltas:
             async for delta in deltas:
                 yield 0, _succeeded(delta, choices[0])
@@ -147,19 +147,19 @@ async def sampled(
 
 
 def _succeeded(delta: ServedDelta, choice: Choice) -> ServedDelta:
-    """Raises: Problem when it reports a failure."""
+    """The delta. Raises: Problem if it reports a failure."""
     if delta.failure is not None:
         raise failed_sampling(delta.failure, delta.reason, choice.prompt.param)
     return delta
 
 
 def id_of(request: str, choice: int) -> str:
-    """Id of a choice, which begins with that of the HTTP request: so do log lines about it."""
+    """Id of a choice: the HTTP request's id and the choice's number, so that log lines can be matched."""
     return f"{request}n{choice}"
 
 
 async def whole(deltas: AsyncGenerator[tuple[int, ServedDelta]], choices: int) -> list[list[ServedDelta]]:
-    """All deltas of each choice. Raises: Problem when one fails."""
+    """Collect all deltas of each choice. Raises: Problem if one fails."""
     found: list[list[ServedDelta]] = [[] for _ in range(choices)]
     async with aclosing(deltas):
         async for number, delta in deltas:
@@ -168,7 +168,7 @@ async def whole(deltas: AsyncGenerator[tuple[int, ServedDelta]], choices: int) -
 
 
 def restarting(pool: str, expected_s: float) -> Problem:
-    """No sampler of the pool works now, and one is expected."""
+    """Problem if no sampler of the pool works, and one is expected to start."""
     seconds = str(math.ceil(expected_s))
     return Problem(
         503, "Unavailable", f"the sampler of pool '{pool}' is restarting, about {seconds} s", "restarting", headers={"Retry-After": seconds}
@@ -176,10 +176,10 @@ def restarting(pool: str, expected_s: float) -> Problem:
 
 
 class Replicas:
-    """Samples at whichever replica of the pool takes a choice."""
+    """Samples each choice on any replica of the pool."""
 
     def __init__(self, serving: Serving, offers: Offers, now_s: Callable[[], float], first_token_s: float) -> None:
-        """`now_s`: NATS's clock. `first_token_s`: seconds after which a choice that no replica has begun is not sampled."""
+        """`now_s`: NATS's clock. `first_token_s`: seconds within which a replica must begin a choice."""
         self._serving = serving
         self._offers = offers
         self._now_s = now_s
@@ -188,8 +188,7 @@ class Replicas:
     async def sample(
         self, choice: Choice, target: Target, *, request: str, key: Key | None, held: list[ServingEnded] | None = None
     ) -> AsyncGenerator[ServedDelta]:
-        """As `Sampler.sample`. Raises: Problem when the pool serves nothing, or this process has as many streams as it may; as
-        `Serving.deltas`."""
+        """As `Sampler.sample`. Raises: Problem if the pool has no serving, or the stream quota is used up; as `Serving.deltas`."""
         self._offers.check(target.pool)
         if (expected_s := self._serving.restarts.expected_s(target.pool)) is not None and expected_s > self._first_token_s:
             raise restarting(target.pool, expected_s)

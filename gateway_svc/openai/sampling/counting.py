@@ -1,4 +1,4 @@
-"""Usage and the reason of an end, the same for streamed and whole answers."""
+"""Usage and finish reason, the same for streamed and whole answers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 
 @dataclass
 class Counted(Given):
-    """Tokens of one choice, and its end."""
+    """Token counts of one choice, and its end."""
 
     has_calls: bool = False
     fingerprint: str = ""
@@ -22,7 +22,7 @@ class Counted(Given):
 
     @classmethod
     def of(cls, deltas: Iterable[ServedDelta]) -> Self:
-        """Of a whole choice."""
+        """Counts of a whole choice."""
         found = cls()
         for delta in deltas:
             found.add(delta)
@@ -36,7 +36,7 @@ class Counted(Given):
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """None before the end. A reply that ends with a call ends because of it."""
+        """Finish reason in OpenAI's terms; None before the end. A reply that ends with a call finishes as `tool_calls`."""
         return "tool_calls" if self.finish == "stop" and self.has_calls else self.finish
 
 
@@ -52,7 +52,7 @@ class UsageOf(BaseModel):
 
 
 def usage_of(choices: Iterable[Counted]) -> UsageOf:
-    """Each choice is a request of its own, whose prompt counts."""
+    """Usage over all choices. Each choice is a separate request, so its prompt counts."""
     found = list(choices)
     prompt, sampled = sum(one.prompt or 0 for one in found), sum(one.sampled for one in found)
     details = PromptDetails(cached_tokens=sum(one.cached for one in found))
@@ -61,11 +61,11 @@ def usage_of(choices: Iterable[Counted]) -> UsageOf:
 
 @dataclass(frozen=True)
 class Head:
-    """What every chunk of an answer repeats."""
+    """Values that every chunk of an answer repeats."""
 
     request: str
     """Id of the HTTP request."""
     created: int
     """Unix time."""
     model: str
-    """Exact name."""
+    """Exact name of the model."""

@@ -1,4 +1,4 @@
-"""Settings of sampling and tools, as the APIs have them, and seeds of choices."""
+"""Sampling settings and tools of the inference APIs, and seeds of choices."""
 
 import hashlib
 import secrets
@@ -24,12 +24,12 @@ def _as_list(value: JsonValue) -> JsonValue:
 
 Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 Stops = Annotated[list[Stop], BeforeValidator(_as_list), Field(max_length=4)]
-"""A text, or up to four."""
+"""One text, or a list of up to four."""
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 class SamplingFields(WholeRequest):
-    """What a request of inference may set besides its prompt."""
+    """Sampling settings of an inference request."""
 
     harmless = HARMLESS
     refused = REFUSED
@@ -37,14 +37,14 @@ class SamplingFields(WholeRequest):
     temperature: float = Field(default=1.0, ge=0, le=2)
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=-1)
-    """0 and -1: all tokens."""
+    """0 and -1 mean all tokens."""
     min_p: float = Field(default=0.0, ge=0, le=1)
     presence_penalty: float = Field(default=0.0, ge=-2, le=2)
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
     repetition_penalty: float = Field(default=1.0, gt=0, le=10)
     logit_bias: dict[str, Bias] = Field(default={}, max_length=MAX_BIASES)
     seed: int | None = Field(default=None, ge=0, lt=SEEDS)
-    """None: another one for each request."""
+    """None: a random seed per request."""
     stop: Stops = []
 
     @field_validator("logit_bias")
@@ -56,7 +56,7 @@ class SamplingFields(WholeRequest):
         return biases
 
     def settings(self, seed: int, max_tokens: int | None, top_logprobs: int | None) -> ServedSampling:
-        """`top_logprobs`: alternatives per token; None: no log-probabilities."""
+        """Settings for samplers. `top_logprobs`: alternatives per token; None: no log-probabilities."""
         return ServedSampling(
             max_tokens=max_tokens,
             temperature=self.temperature,
@@ -78,7 +78,7 @@ class SamplingFields(WholeRequest):
 
 
 def seed_of_choice(seed: int, choice: int) -> int:
-    """The seed itself for the first choice, which is the same however many are requested; others are derived."""
+    """Seed of a choice. The first choice uses `seed` itself, so it does not depend on `n`; others are derived."""
     if choice == 0:
         return seed
     return int.from_bytes(hashlib.sha256(f"{seed}:{choice}".encode()).digest()[:8]) % SEEDS
@@ -112,7 +112,7 @@ class FunctionIn(Strict):
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
     description: str | None = None
     parameters: dict[str, JsonValue] | None = None
-    """JSON schema; None: no arguments."""
+    """JSON schema of the arguments; None: no arguments."""
     strict: NotStrict = None
 
     def for_template(self) -> dict[str, JsonValue]:
@@ -134,4 +134,4 @@ class _ResponseTool(FunctionIn):
 
 ChatTool = Annotated[_ChatTool, BeforeValidator(_is_a_function)]
 ResponseTool = Annotated[_ResponseTool, BeforeValidator(_is_a_function)]
-"""In `/v1/responses` the function's fields are the tool's own."""
+"""In `/v1/responses` the function's fields are fields of the tool itself."""

@@ -1,9 +1,9 @@
-"""View models: what each page shows, as pure functions of the scheduler's answers.
+"""View models: the content of each page, as pure functions of the scheduler's answers.
 
-charts.py    a chart and the table that it is drawn from; small curves; a part of a long table
-listing.py   tasks
-task.py      one task, and several side by side
+charts.py    a chart and its data table; sparklines; pages of long tables
+listing.py   list of tasks
+task.py      one task, and comparisons of several
 timeline.py  stages of every step
 samples.py   attempts of one step
-usage.py     what was used and what it costs
+usage.py     usage and its cost
 """

@@ -1,6 +1,6 @@
-"""Charts, small curves, and parts of long tables.
+"""Charts, sparklines, and pages of long tables.
 
-A chart is a table, which the page shows as its text alternative; the script draws what the table says, and nothing else.
+A chart is a table, which the page also shows as text alternative; the script draws only the table's values.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -8,41 +8,41 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 MAX_ROWS = 240
-"""Maximum rows of a chart, of which a plot shows each; of more, some at equal distances, and the last."""
+"""Maximum rows of a chart; longer data is thinned to equally spaced rows and the last one."""
 Over = Literal["step", "time", "tokens"]
 OVERS: Mapping[Over, str] = {"step": "step", "time": "seconds since the first step", "tokens": "sampled tokens so far"}
 
 T = TypeVar("T")
 WIDTH, HEIGHT, MARGIN = 96.0, 24.0, 2.0
-"""Of a small curve."""
+"""Size of a sparkline's box, and its margin, in SVG units."""
 ROWS = 50
-"""Rows of a page of a table."""
+"""Rows per page of a table."""
 
 
 @dataclass(frozen=True)
 class ChartRow:
     x: float
     values: tuple[float | None, ...]
-    """By series."""
+    """Values by series."""
 
 
 @dataclass(frozen=True)
 class Chart:
     title: str
     name: str
-    """Unique on the page; of letters and hyphens."""
+    """Unique on the page; letters and hyphens only."""
     unit: str
     over: str
-    """What `x` is."""
+    """Label of the x axis."""
     series: tuple[str, ...]
     rows: tuple[ChartRow, ...]
-    """By `x`."""
+    """Ordered by `x`."""
     left_out: int = 0
-    """Rows that are not shown."""
+    """Number of rows left out."""
 
     @property
     def summary(self) -> str:
-        """The chart in a sentence."""
+        """The chart described in a sentence."""
         parts: list[str] = []
         for index, name in enumerate(self.series):
             values = [value for row in self.rows if (value := row.values[index]) is not None]
@@ -52,21 +52,21 @@ class Chart:
 
 
 def thinned(items: Sequence[T], most: int = MAX_ROWS) -> list[T]:
-    """At most `most` of them, at equal distances, with the first and the last."""
+    """At most `most` items, equally spaced, including the first and the last."""
     if len(items) <= most:
         return list(items)
     return [items[round(index * (len(items) - 1) / (most - 1))] for index in range(most)]
 
 
 def thinning(version: int) -> int:
-    """Which of a task's steps a chart shows: one of so many (`AskSteps.every`)."""
+    """Sampling interval for a chart of `version` steps: one of every n steps (`AskSteps.every`)."""
     return max(-(-version // (MAX_ROWS - 2)), 1)
 
 
 def chart(
     title: str, unit: str, over: Over, points: Mapping[str, Sequence[tuple[float, float | None]]], *, most: int = MAX_ROWS
 ) -> Chart | None:
-    """A chart of series, each a sequence of (x, y); None without a point. Values that are not finite are gaps."""
+    """Chart of series, each a sequence of (x, y); None without any point. Non-finite values are gaps."""
     values: dict[float, list[float | None]] = {}
     names = [name for name, found in points.items() if any(_is_finite(y) for _, y in found)]
     for index, name in enumerate(names):
@@ -92,13 +92,13 @@ def _is_finite(value: float | None) -> bool:
 @dataclass(frozen=True)
 class Sparkline:
     points: str
-    """Of a polyline in a box of WIDTH × HEIGHT; y grows downwards."""
+    """Points of a polyline in a box of WIDTH × HEIGHT; y grows downwards."""
     label: str
-    """The same in words."""
+    """Description in words."""
 
 
 def sparkline(values: Sequence[float], name: str) -> Sparkline | None:
-    """None for fewer than two values that are finite."""
+    """Sparkline of the finite values; None for fewer than two."""
     kept = [value for value in values if value - value == 0]
     if len(kept) < 2:
         return None
@@ -114,15 +114,15 @@ def sparkline(values: Sequence[float], name: str) -> Sparkline | None:
 class Paged(Generic[T]):
     items: Sequence[T]
     number: int
-    """From 1."""
+    """Page number, from 1."""
     count: int
-    """Pages, at least one."""
+    """Number of pages, at least 1."""
     total: int
-    """Items of all pages."""
+    """Number of items on all pages."""
 
 
 def paged(items: Sequence[T], number: int) -> Paged[T]:
-    """The page of that number; the last one where there are fewer."""
+    """Page `number` of the items; the last page if `number` is too large."""
     count = max(-(-len(items) // ROWS), 1)
     number = min(number, count)
     return Paged(items[(number - 1) * ROWS : number * ROWS], number, count, len(items))

@@ -11,7 +11,7 @@ from common.task_states import ENDED
 from gateway_svc.web.views.charts import Sparkline, sparkline
 
 PAGE = 25
-"""Tasks of a page."""
+"""Tasks per page."""
 STATES: tuple[TaskState, ...] = (*get_args(TaskState)[:3], "finished", "failed", "cancelled", "rejected")
 COLUMNS: Mapping[TaskOrder, str] = {"id": "Task", "state": "State", "reward": "Reward", "created": "Submitted"}
 
@@ -21,11 +21,11 @@ class Row:
     status: TaskStatus
     spark: Sparkline | None
     why: str
-    """What it waits for; of an ended task, why it ended."""
+    """Reason why the task waits or, if it has ended, why it ended."""
 
     @property
     def share(self) -> float:
-        """Of its steps, from 0 to 1."""
+        """Fraction of its steps done, from 0 to 1."""
         return min(self.status.version / self.status.steps, 1.0) if self.status.steps else 0.0
 
 
@@ -36,7 +36,7 @@ class Listing:
     next_cursor: str | None
 
     def address(self, **changes: object) -> str:
-        """Query of the listing, with other values; a changed one begins at the first page."""
+        """Query string of the list with changed values; without `cursor` it starts at the first page."""
         said = self.wanted.model_copy(update={"cursor": None} | changes)
         pairs: list[tuple[str, str]] = [("state", state) for state in said.states]
         pairs += [(name, value) for name, value in (("pool", said.pool), ("text", said.text), ("cursor", said.cursor)) if value]
@@ -45,19 +45,19 @@ class Listing:
         return urlencode(pairs)
 
     def sorted_by(self, column: TaskOrder) -> str:
-        """Query for the other direction of a column, or for its first one."""
+        """Query string that sorts by a column, or reverses the direction if already sorted by it."""
         turned = not self.wanted.descending if self.wanted.sort == column else column in ("created", "reward")
         return self.address(sort=column, descending=turned)
 
     def direction(self, column: TaskOrder) -> str | None:
-        """As `aria-sort` has it; None for other columns."""
+        """Direction for `aria-sort`; None for columns not sorted by."""
         if self.wanted.sort != column:
             return None
         return "descending" if self.wanted.descending else "ascending"
 
 
 def wanted_tasks(states: Sequence[str], pool: str, text: str, sort: str, cursor: str) -> AskTasks:
-    """Raises: pydantic's ValidationError for values that no listing has."""
+    """Build the question for a list of tasks. Raises: pydantic's ValidationError for invalid values."""
     return AskTasks.model_validate(
         {
             "states": [state for state in states if state],

@@ -1,4 +1,4 @@
-"""Attempts of a step: the conversation of one, its tokens coloured by their numbers, and what differs from another attempt."""
+"""Attempts of a step: one conversation with tokens coloured by a figure, and its differences from another attempt."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from gateway_svc.samples import Call, Token, joined, messages_of, tokens_of
 By = Literal["logprob", "difference", "advantage"]
 BYS: Mapping[By, str] = {"logprob": "log-probability", "difference": "sampler − trainer", "advantage": "advantage"}
 LIKELY = (-0.1, -0.5, -1.0, -2.0, -4.0)
-"""Log-probabilities at which a token gets the next level, 0 to 5."""
+"""Log-probabilities that separate the colour levels 0 to 5."""
 DIFFERENT = (0.01, 0.1, 1.0)
-"""Absolute differences, in nats, of the levels 1 to 3."""
+"""Absolute log-probability differences, in nats, that begin the levels 1 to 3."""
 ADVANTAGES = (1e-9, 0.5, 1.5)
 LEGENDS: Mapping[By, Sequence[tuple[str, str]]] = {
     "logprob": [
@@ -30,20 +30,20 @@ LEGENDS: Mapping[By, Sequence[tuple[str, str]]] = {
     ],
 }  # fmt: skip
 MAX_ROWS = 1000
-"""Rows of the table of tokens."""
+"""Maximum rows of the table of tokens."""
 MAX_ALIGNED = 1000
-"""Tokens, without those that begin and end both attempts, that are aligned; of more all count as different."""
+"""Maximum tokens to align, after the common prefix and suffix; longer rests count as entirely different."""
 
 
 @dataclass(frozen=True)
 class ShownToken:
-    """A sampled token, or all between two of them."""
+    """One sampled token, or all tokens between two sampled ones."""
 
     text: str
     classes: str
-    """Of all three colours; the page says which one counts."""
+    """CSS classes of all three colourings; the page selects one."""
     numbers: str
-    """In words; empty for a token that was not sampled."""
+    """Figures in words; empty for a token that was not sampled."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ShownMessage:
 
 @dataclass(frozen=True)
 class Summary:
-    """One attempt in a line."""
+    """One attempt in one line."""
 
     index: int
     kept: KeptAttempt
@@ -63,12 +63,12 @@ class Summary:
     sampled: int
     mean_logprob: float | None
     most_different: float | None
-    """Largest absolute difference between sampler and trainer."""
+    """Largest absolute difference between the log-probabilities of sampler and trainer."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A run of tokens in both attempts or in one of them."""
+    """A run of tokens common to both attempts or present in one of them."""
 
     kind: Literal["both", "first", "second"]
     text: str
@@ -78,7 +78,7 @@ class Part:
 class SamplesPage:
     task: str
     steps: Sequence[int]
-    """The latest first."""
+    """Steps with samples, latest first."""
     step: int | None
     left_out: int
     has_texts: bool
@@ -86,12 +86,12 @@ class SamplesPage:
     chosen: Summary | None
     messages: Sequence[ShownMessage]
     rows: Sequence[tuple[int, Token]]
-    """Place and token of each that was sampled, MAX_ROWS at most."""
+    """(position, token) of sampled tokens, at most MAX_ROWS."""
     others: Sequence[Summary]
-    """The other attempts of the chosen one's group."""
+    """Other attempts of the chosen one's group."""
     other: Summary | None
     parts: Sequence[Part]
-    """The chosen attempt compared with the other one."""
+    """Comparison of the chosen attempt with `other`."""
     by: By
 
     @property
@@ -100,7 +100,7 @@ class SamplesPage:
 
 
 def samples_page(answer: SamplesAnswer, texts: TokenTexts | None, attempt: int, other: int | None, by: By) -> SamplesPage:
-    """`attempt`, `other`: places among the attempts; the first one, and none, where there is none of that number."""
+    """Build the page. `attempt`, `other`: indices of attempts; if out of range, the first attempt and no other."""
     found = answer.samples
     kept = found.attempts if found else []
     tokens = tokens_of(kept, texts)
@@ -132,7 +132,7 @@ def samples_page(answer: SamplesAnswer, texts: TokenTexts | None, attempt: int, 
 
 
 def differences(first: Sequence[Token], second: Sequence[Token]) -> list[Part]:
-    """What both have, and what one of them has, by tokens."""
+    """Runs of tokens that both attempts share, or only one has."""
     ids = [token.id for token in first], [token.id for token in second]
     same = _common(*ids)
     rest = ids[0][same:], ids[1][same:]
@@ -158,13 +158,13 @@ def _aligned(first: Sequence[Token], second: Sequence[Token]) -> list[Part]:
 
 
 def _common(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length of the common beginning."""
+    """Length of the common prefix."""
     differing = (place for place, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
     return next(differing, min(len(first), len(second)))
 
 
 def _text(tokens: Sequence[Token]) -> str:
-    """Without texts the ids."""
+    """Text of tokens; their ids if they have no text."""
     text = joined(tokens)
     return text if text is not None else "".join(f"{token.id} " for token in tokens)
 
@@ -183,7 +183,7 @@ def _summary(index: int, kept: KeptAttempt, tokens: Sequence[Token]) -> Summary:
 
 
 def _shown(tokens: Sequence[Token], advantage: float) -> Iterator[ShownToken]:
-    """Each sampled token, and what is between them as one."""
+    """Yield each sampled token, and each run of other tokens as one."""
     for is_sampled, run in groupby(tokens, key=lambda token: token.is_sampled):
         if is_sampled:
             yield from (_coloured(token, advantage) for token in run)

@@ -1,4 +1,4 @@
-"""One task, and several side by side."""
+"""Views of one task, and of several compared."""
 
 import itertools
 import json
@@ -18,12 +18,12 @@ CONTROLS: Mapping[Verb, str] = {
     "resume": "New groups begin.",
     "cancel": "Work in flight is void, and the task cannot be resumed.",
 }
-"""What may be done with a task that has not ended → what then happens. The page and its forms know no others."""
+"""Controls of a task that has not ended → their effect. The page and its forms know no others."""
 WORKING = ("pace", "trainer", "capacity")
-"""Causes of a wait for nothing but the task's own work."""
+"""Causes of a wait for the task's own work only."""
 MAX_RUNS = 8
 MAX_POINTS = 300
-"""Rows of a chart: points of all runs share its axis."""
+"""Maximum rows of a chart; points of all runs share its x axis."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class TaskPage:
     why: WhyAnswer | None
     charts: Sequence[Chart]
     every: int
-    """One of so many steps is in the charts."""
+    """Sampling interval: the charts show one of every n steps."""
     over: Over
     versions: Paged[VersionOf]
-    """The latest first."""
+    """Versions, latest first."""
     spec: Sequence[tuple[str, str]]
-    """Path of a field → its value, as a task file has it."""
+    """(path of a field, its value as in a task file)."""
     failures: Sequence[Failure]
     aliases: Sequence[AliasOf] = ()
-    """Those that name a version of it."""
+    """Aliases that name a version of the task."""
 
     @property
     def has_ended(self) -> bool:
@@ -48,18 +48,18 @@ class TaskPage:
 
     @property
     def works(self) -> bool:
-        """Whether it waits for its own work alone, as a healthy task does most of the time."""
+        """Whether it waits only for its own work, as a healthy task does most of the time."""
         return self.why is not None and self.why.cause in WORKING
 
     @property
     def controls(self) -> Sequence[Verb]:
-        """What may be done with it now."""
+        """Controls available now."""
         without = "pause" if self.status.state == "paused" else "resume"
         return () if self.has_ended else [verb for verb in CONTROLS if verb != without]
 
 
 def flat(spec: Mapping[str, JsonValue], prefix: str = "") -> list[tuple[str, str]]:
-    """Fields of a spec by their paths, values as JSON. Options of an environment are one field."""
+    """Fields of a spec: (path, value as JSON). Options of an environment are one field."""
     found: list[tuple[str, str]] = []
     for name, value in spec.items():
         if isinstance(value, dict) and not prefix:
@@ -70,7 +70,7 @@ def flat(spec: Mapping[str, JsonValue], prefix: str = "") -> list[tuple[str, str
 
 
 def places(steps: Sequence[StepOf], over: Over) -> list[float]:
-    """Each step's place on the axis."""
+    """Each step's position on the x axis."""
     if over == "step":
         return [float(step.version) for step in steps]
     if over == "time":
@@ -83,7 +83,7 @@ def places(steps: Sequence[StepOf], over: Over) -> list[float]:
 
 
 def task_charts(steps: Sequence[StepOf], evaluations: Sequence[EvaluationOf], over: Over) -> list[Chart]:
-    """Curves over the trained steps, those with data."""
+    """Charts over the trained steps; charts without data are left out."""
     trained = [step for step in steps if step.state == "trained"]
     xs = places(trained, over)
 
@@ -111,7 +111,7 @@ def task_charts(steps: Sequence[StepOf], evaluations: Sequence[EvaluationOf], ov
 
 
 def evaluation_points(evaluations: Sequence[EvaluationOf], places: Mapping[int, float]) -> dict[str, list[tuple[float, float | None]]]:
-    """Three series for each protocol: mean, lower and upper bound. Version 0 is at the beginning of the axis."""
+    """Three series per protocol: mean, lower and upper bound. Version 0 is at x = 0."""
     by_version = {0: 0.0, **places}
     found: dict[str, list[tuple[float, float | None]]] = {}
     for one in evaluations:
@@ -155,11 +155,11 @@ class Run:
 class Difference:
     path: str
     values: Sequence[str | None]
-    """Of each run, as JSON; None where its spec has no such field."""
+    """Value in each run, as JSON; None if its spec lacks the field."""
 
 
 def differences(specs: Sequence[Mapping[str, JsonValue]]) -> list[Difference]:
-    """Fields that are not the same in all specs."""
+    """Fields that differ between the specs."""
     fields = [dict(flat(spec)) for spec in specs]
     paths = dict.fromkeys(path for found in fields for path in found)
     rows = [Difference(path, [found.get(path) for found in fields]) for path in paths]
@@ -167,7 +167,7 @@ def differences(specs: Sequence[Mapping[str, JsonValue]]) -> list[Difference]:
 
 
 def compared(runs: Sequence[Run], over: Over) -> list[Chart]:
-    """Charts with one series a run, those with data."""
+    """Charts with one series per run; charts without data are left out."""
     trained = {run.task: [step for step in run.steps if step.state == "trained"] for run in runs}
     xs = {task: places(steps, over) for task, steps in trained.items()}
 
@@ -190,7 +190,7 @@ def compared(runs: Sequence[Run], over: Over) -> list[Chart]:
 
 
 def _evaluated(run: Run, xs: Sequence[float]) -> list[tuple[float, float | None]]:
-    """Of the protocol that decides: the first one of the spec, or the only one."""
+    """Evaluation rewards of the deciding protocol: the spec's first one, or the only one."""
     match run.spec.get("evaluation"):
         case {"protocol": [{"name": str(name)}, *_]}:
             first = name

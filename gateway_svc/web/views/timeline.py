@@ -1,4 +1,4 @@
-"""Stages of every step, for a Gantt chart: one row a task, one colour a stage; and how many steps are in each stage at a time."""
+"""Stages of every step as a Gantt chart: one row per task, one colour per stage; and the number of steps in each stage over time."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ STAGES = ("sampling", "waiting for batch", "waiting for trainer", "training", "p
 class TaskLine:
     task: str
     records: NDArray[np.void]
-    """As `unpack_steps` has them."""
+    """Step records as returned by `unpack_steps`."""
     spans: NDArray[np.float64]
-    """Of each step, stage, begin and end: Unix times, NaN for stages that have not ended. Shape (steps, 5, 2)."""
+    """Begin and end of each step's stages: Unix times, NaN for unfinished stages. Shape (steps, 5, 2)."""
 
     @property
     def steps(self) -> int:
@@ -27,23 +27,23 @@ class TaskLine:
 
     @property
     def totals(self) -> list[float]:
-        """Seconds of each stage, over the steps that are shown."""
+        """Seconds spent in each stage, over the shown steps."""
         return [float(seconds) for seconds in np.nansum(self.spans[:, :, 1] - self.spans[:, :, 0], axis=0)]
 
 
 @dataclass(frozen=True)
 class Load:
-    """Of one stage, over all tasks that are shown, from the first span to the last."""
+    """Load of one stage over all shown tasks, from the first span to the last."""
 
     mean: float
-    """Steps in the same stage at a time."""
+    """Mean number of steps in the stage at a time."""
     highest: int
     busy: float
-    """Share of the time in which it has any, from 0 to 1."""
+    """Fraction of the time with at least one step in the stage, from 0 to 1."""
 
 
 def line_of(times: TaskTimes) -> TaskLine:
-    """The trainer's clock is another one, so that a stage may end before it began: it has no length then."""
+    """Stage spans of one task. The trainer's clock differs, so a stage may seem to end before it began: its length is then 0."""
     records = unpack_steps(times.steps)
     ends = np.where(records["ms"] == MISSING, np.nan, records["admitted_s"][:, None] + records["ms"] / 1000)
     begins = np.concatenate([records["admitted_s"][:, None], ends[:, :-1]], axis=1)
@@ -53,7 +53,7 @@ def line_of(times: TaskTimes) -> TaskLine:
 
 
 def load_of(lines: Sequence[TaskLine]) -> list[Load]:
-    """One for each of STAGES: queues are the stages that wait."""
+    """Load of each stage in STAGES; queues are the stages that wait."""
     spans = np.concatenate([line.spans for line in lines]) if lines else np.empty((0, len(STAGES), 2))
     if not len(spans):
         return [Load(0.0, 0, 0.0) for _ in STAGES]
@@ -67,13 +67,13 @@ def _load(spans: NDArray[np.float64], whole_s: float) -> Load:
         return Load(0.0, 0, 0.0)
     times = lasting.T.reshape(-1)
     changes = np.repeat([1, -1], len(lasting))
-    order = np.lexsort((changes, times))  # at one moment, those that end before those that begin
+    order = np.lexsort((changes, times))  # at equal times, ends before begins
     count, gaps = np.cumsum(changes[order]), np.diff(times[order])
     return Load(float((lasting[:, 1] - lasting[:, 0]).sum()) / whole_s, int(count.max()), float(gaps[count[:-1] > 0].sum()) / whole_s)
 
 
 def as_data(lines: Sequence[TaskLine], addresses: Mapping[str, str]) -> dict[str, object]:
-    """What the script draws: arrays of numbers, and texts that it only ever writes as text. Times are seconds since the first span."""
+    """Data for the script: arrays of numbers, and texts, which it never interprets as HTML. Times are seconds since the first span."""
     begun_s = min((float(line.records["admitted_s"].min()) for line in lines), default=0.0)
     return {
         "begun_s": begun_s,

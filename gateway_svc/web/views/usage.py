@@ -1,4 +1,4 @@
-"""What was used, and what it costs."""
+"""Usage and its cost."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ from common.messages.tenancy.billing import TOKEN_KINDS, Kind
 from gateway_svc.web.views.charts import Paged, paged
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""Beginnings of a cell that a spreadsheet would compute."""
+"""First characters of cells that a spreadsheet would evaluate."""
 NAMES: Mapping[Kind | Literal["void", "void_env_ms"], str] = {
     "prompt": "Prompt tokens",
     "sampled": "Sampled tokens",
@@ -27,9 +27,9 @@ NAMES: Mapping[Kind | Literal["void", "void_env_ms"], str] = {
     "void": "Tokens of void groups, not billed",
     "void_env_ms": "Environments of void groups, milliseconds, not billed",
 }
-"""What kinds of the ledger are called; a newer scheduler's go by their own name."""
+"""Kind in the ledger → label; unknown kinds of a newer scheduler are shown by their own name."""
 TOKENS = ["#Prompt", "#Sampled", "#Trained", "#Evaluation", "#Served"]
-"""Columns of tokens, as the macro `table` has them."""
+"""Token columns, in the format of the macro `table`."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Used:
 
     task: str
     tokens: tuple[int, ...]
-    """By TOKENS."""
+    """Token counts in the order of TOKENS."""
     accelerator_ms: int
     stored_bytes: int
 
@@ -58,9 +58,9 @@ class UsagePage:
     budgets: Sequence[BudgetOf]
     prices: Sequence[PriceOf]
     tasks: Paged[Used]
-    """Those with the most tokens first."""
+    """Tasks, most tokens first."""
     others: Used
-    """What is of no task that there is: base models, packages, deleted tasks."""
+    """Usage without an existing task: base models, packages, deleted tasks."""
     all: Used
 
     @property
@@ -75,7 +75,7 @@ class UsagePage:
 
 @dataclass(frozen=True)
 class Ledger:
-    """What the scheduler answers about usage."""
+    """The scheduler's answers about usage."""
 
     lines: Sequence[InvoiceLine]
     budgets: Sequence[BudgetOf]
@@ -85,7 +85,7 @@ class Ledger:
 
 
 def usage_page(found: Ledger, *, days: int = 1, tasks: int = 1) -> UsagePage:
-    """`days`, `tasks`: pages of these tables."""
+    """Build the page. `days`, `tasks`: page numbers of these tables."""
     lines = found.lines
     totals = [_total(kind, [line for line in lines if line.kind == kind]) for kind in sorted({line.kind for line in lines})]
     used = sorted((_used(one.task, [one]) for one in found.tasks), key=lambda one: sum(one.tokens), reverse=True)
@@ -106,20 +106,20 @@ def _total(kind: str, lines: Sequence[InvoiceLine]) -> Total:
 
 
 def _used(task: str, of: Sequence[Usage]) -> Used:
-    """The sum."""
+    """Sum of usage as one row."""
     own = [sum(getattr(one, f"{kind}_tokens") for one in of) for kind in TOKEN_KINDS]
     served = sum(one.served_prompt_tokens + one.served_sampled_tokens for one in of)
     return Used(task, (*own, served), sum(one.accelerator_ms for one in of), sum(one.stored_bytes for one in of))
 
 
 def _between(part: Used, whole: Used) -> Used:
-    """What is missing; nothing where a task went on between the two answers."""
+    """Usage in `whole` that `part` lacks; at least 0, as a task may have continued between the two answers."""
     tokens = tuple(max(of - own, 0) for own, of in zip(part.tokens, whole.tokens, strict=True))
     return Used("", tokens, max(whole.accelerator_ms - part.accelerator_ms, 0), max(whole.stored_bytes - part.stored_bytes, 0))
 
 
 def as_csv(lines: Sequence[InvoiceLine]) -> str:
-    """RFC 4180, by day. A text that a spreadsheet would take for a formula begins with an apostrophe."""
+    """CSV by RFC 4180, by day. Texts that a spreadsheet would evaluate get a leading apostrophe."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(["day", "tenant", "pool", "kind", "quantity", "money"])

@@ -1,9 +1,9 @@
-"""vLLM on a CPU: products of many adapters in one batch, and kernels that its build for CPUs has or PyTorch has, but vLLM does not call.
+"""vLLM on a CPU: LoRA for many adapters in one batch, and faster kernels of PyTorch or of vLLM's build that vLLM does not call on CPUs.
 
-platform.py   the plugin by which vLLM finds the rest
+platform.py   the plugin through which vLLM finds the other modules
 lora.py       adapters of a batch
-linear.py     linear layers, by PyTorch's products, and numbers of rows with which a product's row has the same bits
-norm.py       root-mean-square norms, by vLLM's compiled kernels
+linear.py     linear layers through PyTorch, and row counts at which a row's result is bitwise stable
+norm.py       root-mean-square norms through vLLM's compiled kernels
 attention.py  attention with blocks of 16 tokens in the KV cache
 worker.py     a worker whose sleep frees memory
 """

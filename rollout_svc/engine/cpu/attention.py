@@ -1,8 +1,8 @@
-"""vLLM's attention for CPUs with blocks of 16 tokens in the KV cache.
+"""vLLM's CPU attention with KV cache blocks of 16 tokens.
 
-A prefix is shared in whole blocks, and the rest of a turn's prompt is recomputed. vLLM states multiples of 32 for a CPU, although
-its kernels have a form for blocks of 16, "vec16", which it takes by itself where the size asks for it. With prompts of 24 to 80 tokens,
-as dialogues with tools have them, 19 tokens a turn are computed with blocks of 16 where it was 36 with 32.
+A prefix is shared in whole blocks; the rest of a turn's prompt is recomputed. vLLM declares multiples of 32 for a CPU, although its
+kernels have a variant for blocks of 16, "vec16", which they select for that size. With prompts of 24 to 80 tokens, typical of dialogues
+with tools, 19 tokens a turn are recomputed with blocks of 16, and 36 with 32.
 """
 
 from typing import Any

@@ -1,17 +1,17 @@
-"""Many adapters in one batch on a CPU.
+"""LoRA for many adapters in one batch on a CPU.
 
-vLLM's own code for CPUs gathers an adapter's weights once for every token, and gives tokens without an adapter the one in
-the last slot, because it indexes with -1 (vLLM pull request 48421). Here each adapter's tokens are multiplied by its weights
-together. Tokens without an adapter take no part, and no product mixes tokens and weights of two adapters.
+vLLM's own CPU code gathers an adapter's weights once per token, and applies the adapter in the last slot to tokens without an adapter,
+because it indexes with -1 (vLLM pull request 48421). Here the tokens of each adapter are multiplied by its weights together. Tokens without
+an adapter are skipped, and no product mixes tokens and weights of two adapters.
 
 On small models the number of calls decides. Projections that vLLM merges into one layer, such as queries, keys and values, are
 therefore one adapter here: their A side by side, their B along a diagonal, which leaves two products and one addition a layer.
 Runs of tokens of one adapter are multiplied in place. A batch in which an adapter's tokens are scattered over many
-runs is sorted by adapter first. `torch.nn.functional.grouped_mm` would take all adapters in one call, but on a CPU it goes through
-every slot, whether a token needs it or not: 170 µs a layer for four adapters, where their products one by one take 60 to 90.
+runs is sorted by adapter first. `torch.nn.functional.grouped_mm` would handle all adapters in one call, but on a CPU it visits every slot,
+used or not: 170 µs a layer for four adapters, where separate products take 60 to 90.
 
-Products are added to the base model's after they are complete, in both ways: `addmm` adds in another order where N · R is 256 or more, so a
-row's bits would depend on the batch. `InvariantLora` also fills up runs of few tokens (`linear.Rows`).
+In both ways a product is complete before it is added to the base model's: `addmm` adds in another order if N · R is 256 or more, so a
+row's bits would depend on the batch. `InvariantLora` also pads runs of few tokens (`linear.Rows`).
 
 Axes: T tokens that have an adapter, S adapter slots, R rank, N merged projections, I and O a layer's inputs and outputs.
 """
@@ -26,44 +26,44 @@ from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 from rollout_svc.engine.cpu.linear import ANY, Measured, Rows
 
 LONG_RUN = 16
-"""Mean tokens of a run from which runs are multiplied in place, whatever their number."""
+"""Mean run length in tokens from which runs are multiplied in place, however many there are."""
 SORTING_COSTS = 3
-"""Number of runs whose products take as long as sorting a small batch."""
+"""Cost of sorting a small batch, in products of one run."""
 
 Slices = tuple[torch.Tensor, ...]
 TokenRun = tuple[int, int, int]
-"""(slot, first token, token after the last) of neighbouring tokens with one adapter."""
+"""(slot, first token, end) of consecutive tokens with one adapter; `end` is exclusive."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A layer's adapters, by slot."""
+    """Weights of one layer's adapters, by slot."""
 
     slices: Slices
-    """A in vLLM's layout; kept, so that nothing else gets its `id`."""
+    """A in vLLM's layout; kept alive so that its `id` is not reused."""
     a_I_R: Sequence[torch.Tensor]
     b_R_O: Sequence[torch.Tensor]
     a_rows: Rows
     b_rows: Rows
 
     def product(self, x_T_I: torch.Tensor, slot: int) -> torch.Tensor:
-        """(T, O) of tokens with the adapter in `slot`."""
+        """LoRA product of tokens with the adapter in `slot`: (T, I) → (T, O)."""
         inner_T_R = self.a_rows.compute(lambda part: torch.mm(part, self.a_I_R[slot]), x_T_I)
         return self.b_rows.compute(lambda part: torch.mm(part, self.b_R_O[slot]), inner_T_R)
 
 
 class GroupedLora(PunicaWrapperCPU):
-    """Replaces the linear layers' part; the engine's output layer and embedding have no adapters here."""
+    """Replaces the LoRA of linear layers; the output layer and the embedding have no adapters here."""
 
     measured: Measured | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._layers: dict[int, Weights] = {}
-        """Adapters by the `id` of a layer's slices."""
+        """Adapter weights by `id` of a layer's slices."""
 
     def update_metadata(self, mapping: Any, lora_index_to_id: list[int | None], max_loras: int, vocab_size: int, **_: Any) -> None:
-        self._update_base_metadata(mapping, lora_index_to_id, max_loras, vocab_size)  # the rest serves the methods that are replaced
+        self._update_base_metadata(mapping, lora_index_to_id, max_loras, vocab_size)  # methods that are not replaced need it
         slots = self.token_lora_indices
         self._runs = _runs(slots)
         self._in_place = True
@@ -84,7 +84,7 @@ class GroupedLora(PunicaWrapperCPU):
         lora_a_stacked: Slices,
         lora_b_stacked: Slices,
         scale: float,
-        output_slices: Sequence[int],  # noqa: ARG002  # their widths, which B has too
+        output_slices: Sequence[int],  # noqa: ARG002  # B has the same widths
         **_: Any,
     ) -> None:
         """Add each row's adapter to `y`, in place.
@@ -105,9 +105,9 @@ class GroupedLora(PunicaWrapperCPU):
             y.index_add_(0, self._rows_T, out_T_O, alpha=scale)
 
     def _side_by_side(self, a_slices: Slices, b_slices: Slices) -> Weights:
-        """A layer's slices as one adapter: A (S, N·R, I), B (S, O, N·R), zero between one slice's rank and another's output.
+        """Merge a layer's slices into one adapter: A (S, N·R, I), B (S, O, N·R), zero between one slice's rank and another's output.
 
-        The slices move into them when they are first seen, and so what vLLM writes into a slice is written here.
+        vLLM's slices become views of the merged tensors, so that later writes of vLLM reach them.
         """
         a_S_R_I, b_S_O_R = a_slices[0][:, 0], b_slices[0][:, 0]
         if len(a_slices) > 1:
@@ -118,7 +118,7 @@ class GroupedLora(PunicaWrapperCPU):
             for a, b in zip(a_slices, b_slices, strict=True):
                 b_place = b_S_O_R[:, output : (output := output + b.shape[2]), rank : rank + a.shape[2]]
                 b_place.copy_(b[:, 0])
-                # Not `.data`: vLLM writes outside of inference mode, where the merged ones could not be written.
+                # Not `.data`: vLLM writes outside inference mode, where the merged tensors would not be writable.
                 b.set_(b_place.unsqueeze(1))  # pyright: ignore[reportArgumentType]  # a tensor is a source too
                 a.set_(a_S_R_I[:, rank : (rank := rank + a.shape[2])].unsqueeze(1))  # pyright: ignore[reportArgumentType]
         a_I_R, b_R_O = a_S_R_I.transpose(1, 2).unbind(0), b_S_O_R.transpose(1, 2).unbind(0)
@@ -131,13 +131,13 @@ class GroupedLora(PunicaWrapperCPU):
 
 
 class InvariantLora(GroupedLora):
-    """A row's bits do not depend on the number of rows with its adapter."""
+    """A `GroupedLora` in which a row's bits do not depend on how many rows share its adapter."""
 
     measured = Measured()
 
 
 def _runs(slots: torch.Tensor) -> list[TokenRun]:
-    """Runs of neighbouring tokens of one adapter; tokens without one (slot < 0) are left out."""
+    """Runs of consecutive tokens of one adapter; tokens without one (slot < 0) are left out."""
     found, lengths = torch.unique_consecutive(slots, return_counts=True)
     ends = lengths.cumsum(0)
     runs = zip(found.tolist(), (ends - lengths).tolist(), ends.tolist(), strict=True)

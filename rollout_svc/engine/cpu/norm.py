@@ -1,7 +1,7 @@
-"""Root-mean-square norms on a CPU, by vLLM's own compiled kernels.
+"""Root-mean-square norms on a CPU through vLLM's compiled kernels.
 
-vLLM 0.32 brings these kernels along for CPUs too, but calls them on GPUs only, and composes the norm of eight tensor operations on a CPU:
-16 µs instead of 3 for 16 tokens, 64 instead of 23 for 1,024, and a small model has four norms a layer. Importing this registers them.
+vLLM 0.32 compiles these kernels for CPUs but calls them only on GPUs; on a CPU it composes the norm of eight tensor operations:
+16 µs instead of 3 for 16 tokens, 64 instead of 23 for 1,024, and a small model has four norms a layer. Import registers them.
 """
 
 import torch
@@ -13,7 +13,7 @@ PROVIDER = "marlaas_cpu"
 current_platform.import_kernels()
 
 
-# ruff: noqa: ARG001  # the signatures are vLLM's, to the names
+# ruff: noqa: ARG001  # parameter names are vLLM's
 
 
 def _takes(x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None) -> bool:
@@ -28,9 +28,9 @@ def _takes_both(
 
 @ir.ops.rms_norm.register_impl(PROVIDER, supports_args=_takes)
 def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None) -> torch.Tensor:
-    """x (…, O) over its last axis, times weight (O,)."""
+    """RMS norm of x (…, O) over its last axis, times weight (O,)."""
     out = torch.empty(x.shape, dtype=x.dtype)
-    torch.ops._C.rms_norm(out, x.contiguous(), weight, epsilon)  # it takes rows for neighbours, whatever their strides
+    torch.ops._C.rms_norm(out, x.contiguous(), weight, epsilon)  # the kernel ignores strides between rows
     return out
 
 
@@ -38,6 +38,6 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, varia
 def fused_add_rms_norm(
     x: torch.Tensor, x_residual: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The norm of x + x_residual, and that sum; both in place."""
+    """RMS norm of x + x_residual, and that sum; both are written in place."""
     torch.ops._C.fused_add_rms_norm(x, x_residual, weight, epsilon)
     return x, x_residual

@@ -1,4 +1,4 @@
-"""vLLM's plugin for machines without a GPU: its own CPU platform, but with our way to run many adapters in one batch, and faster layers.
+"""vLLM plugin for machines without a GPU: vLLM's CPU platform with our LoRA for many adapters and faster layers.
 
 vLLM finds `register` by name: `vllm.platform_plugins` in pyproject.toml.
 """
@@ -14,10 +14,10 @@ INVARIANT = "marlaas_invariant"
 
 
 class ManyAdaptersCpu(CpuPlatform):
-    """The CPU platform with `lora`, `linear`, `norm` and `attention`."""
+    """vLLM's CPU platform with `lora`, `linear`, `norm` and `attention` of this package."""
 
     is_invariant = False
-    """Of the engine that is configured last: vLLM asks for the class of adapters without its configuration."""
+    """Setting of the engine configured last: vLLM asks for the LoRA class without passing its configuration."""
 
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
@@ -40,7 +40,9 @@ class ManyAdaptersCpu(CpuPlatform):
 
     @classmethod
     def import_ir_kernels(cls) -> None:
-        """vLLM's, and `norm`'s provider: vLLM calls this in every process before it sets priorities, spawned workers included."""
+        """Register vLLM's kernels and the provider of `norm`. vLLM calls this in every process, spawned workers included, before it sets
+        priorities.
+        """
         super().import_ir_kernels()
         import_module(f"{__package__}.norm")  # registers its provider
 
@@ -54,8 +56,9 @@ class ManyAdaptersCpu(CpuPlatform):
 
     @classmethod
     def register_triton_kernel_overrides(cls) -> None:
-        """vLLM's, with llvmlite out of its sight: vLLM reads `__dict__` of whatever loaded modules hold, and the library object of
-        llvmlite, which comes with numba, takes that for the name of a C function."""
+        """Call vLLM's method with llvmlite hidden: vLLM reads `__dict__` of objects in loaded modules, and llvmlite's library object
+        (part of numba) treats that as the name of a C function.
+        """
         hidden = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "llvmlite"}
         for name in hidden:
             del sys.modules[name]
@@ -66,7 +69,7 @@ class ManyAdaptersCpu(CpuPlatform):
 
 
 def register() -> str | None:
-    """The name of our platform where vLLM would choose its plain CPU platform, else None."""
+    """Name of our platform if vLLM would choose its plain CPU platform, else None."""
     from vllm.platforms import cpu_platform_plugin
 
     if cpu_platform_plugin() != "vllm.platforms.cpu.CpuPlatform":

@@ -1,12 +1,13 @@
-"""vLLM's worker for CPUs, with a sleep that frees memory.
+"""vLLM's CPU worker, with a sleep that frees memory.
 
-vLLM's own answers `sleep` and `wake_up` on a CPU without an error, and frees nothing: 1015 MiB before and after. This one takes the same
-calls as vLLM's worker for GPUs. The KV cache is dropped. Level 1 moves the weights to an anonymous file in memory (`memfd`): host memory
-that belongs to no mapping of the process, is counted nowhere as its own, and is gone with the process. Level 2 drops them; `reload_weights`
+vLLM's own worker accepts `sleep` and `wake_up` on a CPU without an error, and frees nothing: 1015 MiB before and after. This one implements
+the calls of vLLM's GPU worker. The KV cache is dropped. Level 1 moves the weights to an anonymous file in memory (`memfd`): host memory
+that is mapped by no process, not counted as the process's own, and freed with it. Level 2 drops the weights; `reload_weights`
 reads them again. Buffers stay where they are: no checkpoint has them, and without rotary tables log-probabilities are off by 6 nats.
 
-Storages are given back to the allocator, not only their pages. So a wake for which there is no memory fails with an error, and not by
-the kernel's choice of a victim. What could not wake is asleep as before."""
+Storages are returned to the allocator, not only their pages. So a wake without enough memory fails with an error instead of invoking
+the kernel's OOM killer. State that could not be woken stays asleep.
+"""
 
 import ctypes
 import mmap
@@ -20,7 +21,7 @@ from vllm.v1.worker.cpu_worker import CPUWorker
 from rollout_svc.engine.footprint import Storages, cache, weights
 
 WEIGHTS, CACHE = "weights", "kv_cache"
-"""vLLM's tags of what is woken."""
+"""vLLM's tags for the parts to wake."""
 MADV_DONTNEED = 4
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -31,10 +32,10 @@ class SleepingCpuWorker(CPUWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._weights: Storages = []
-        """Asleep: empty storages, and the bytes that they had."""
+        """While asleep: emptied storages and their sizes in bytes."""
         self._cache: Storages = []
         self._file: int | None = None
-        """Descriptor of the file that has the weights."""
+        """File descriptor of the in-memory file that holds the weights."""
 
     def sleep(self, level: int = 1) -> None:
         if not self._cache:
@@ -51,24 +52,24 @@ class SleepingCpuWorker(CPUWorker):
         _libc.malloc_trim(0)
 
     def wake_up(self, tags: list[str] | None = None) -> None:
-        """Raises: RuntimeError where there is no memory; then what was to wake is asleep."""
+        """Restore weights and KV cache. Raises: RuntimeError without enough memory; the requested parts then stay asleep."""
         if self._weights and (tags is None or WEIGHTS in tags):
             _allocate(self._weights)
             if self._file is not None:
                 _read(self._file, self._weights)
             else:
-                _clear(self._weights)  # a parameter that the model's folder lacks has the same value after each wake
+                _clear(self._weights)  # a parameter missing from the checkpoint is zero after each wake
             self._drop_file()
             self._weights = []
         if self._cache and (tags is None or CACHE in tags):
             _allocate(self._cache)
-            _clear(self._cache)  # attention multiplies what lies behind a sequence by 0, which helps nothing where it is not a number
+            _clear(self._cache)  # attention multiplies values behind a sequence by 0, which leaves NaN as NaN
             self._cache = []
 
     def reload_weights(self, *args: Any, **kwargs: Any) -> None:
-        """vLLM's, which prepares each layer's product anew, with a copy of its weights that nothing would free: the first ones stay.
+        """Reload the weights, but keep the prepared matrix products: vLLM would prepare them again, with a copy that is never freed.
 
-        Raises: what vLLM raises; then the weights are as after `wake_up`, or wrong, and it may be called again.
+        Raises: what vLLM raises; the weights are then as after `wake_up`, or wrong, and the call may be repeated.
         """
         model = self.model_runner.model
         layers = [layer for layer in model.modules() if "cpu_linear" in vars(layer)]
@@ -90,7 +91,7 @@ class SleepingCpuWorker(CPUWorker):
 
 
 def _abandon_reload(model: torch.nn.Module) -> None:
-    """Give layers that were not loaded whole their own tensors back: a failed reload leaves them on the device `meta`."""
+    """Restore the original tensors of layers that were not loaded completely: a failed reload leaves them on device `meta`."""
     for layer in model.modules():
         info = layerwise.get_layerwise_info(layer)
         if info.can_load():
@@ -102,12 +103,12 @@ def _free(held: Storages) -> None:
     for storage, size in held:
         if storage.resizable():
             storage.resize_(0)
-        else:  # something had it as a NumPy array, vLLM's checksums for example
+        else:  # another object, such as vLLM's checksums, exported it as a NumPy array
             _clear([(storage, size)])
 
 
 def _allocate(held: Storages) -> None:
-    """All of them, or none. Raises: RuntimeError where there is no memory."""
+    """Allocate all storages, or none. Raises: RuntimeError without enough memory."""
     try:
         for storage, size in held:
             if storage.nbytes() < size:
@@ -119,7 +120,7 @@ def _allocate(held: Storages) -> None:
 
 
 def _saved(held: Storages) -> int:
-    """Descriptor of a new file in memory with the bytes of `held`, one after another. Raises: OSError where there is no memory."""
+    """Write the bytes of `held` to a new in-memory file; return its descriptor. Raises: OSError without enough memory."""
     file = os.memfd_create("marlaas-weights", os.MFD_CLOEXEC)
     try:
         for storage, size in held:
@@ -144,7 +145,7 @@ def _read(file: int, held: Storages) -> None:
 
 
 def _clear(held: Storages) -> None:
-    """Zero everywhere. Whole pages are given back to the kernel, which makes them at their first use, and counts them only then."""
+    """Set all storages to zero. Whole pages are returned to the kernel, which allocates and counts them at their next use."""
     for storage, size in held:
         begin, end = storage.data_ptr(), storage.data_ptr() + size
         first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
