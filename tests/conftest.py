@@ -106,8 +106,11 @@ def running(command: Command, port: int, log: Path) -> Iterator[subprocess.Popen
         process.wait(timeout=250)
 
 
-VOLATILE = [part for name in ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_wal_size=128MB") for part in ("-c", name)]
-"""PostgreSQL's settings for data that need not survive the machine's own crash, and a log that stays small; data survive the server's."""
+UNSAFE = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+"""Data need not survive the machine's own crash; they do survive the server's."""
+SHORT = ("max_wal_size=128MB", "authentication_timeout=10s")
+"""A log that stays small; a connection that its client gave up while it was made keeps its database from being dropped no longer."""
+SETTINGS = [part for setting in (*UNSAFE, *SHORT) for part in ("-c", setting)]
 
 
 @contextmanager
@@ -116,7 +119,7 @@ def running_postgres(folder: Path) -> Iterator[int]:
     port = servers.free_port()
     command = servers.postgres_command(folder / "data", port)
     os.environ["PGPASSFILE"] = str(database_folder.passfile(folder / "data"))
-    with running(replace(command, argv=[*command.argv, *VOLATILE]), port, folder / "postgres.log"):
+    with running(replace(command, argv=[*command.argv, *SETTINGS]), port, folder / "postgres.log"):
         yield port
 
 

@@ -27,6 +27,8 @@ REASONS: dict[str, str] = {
     "tests/common/test_cluster.py::test_everything_is_declared_with_as_many_copies_and_never_with_fewer": ELECTED,
     "tests/common/test_cluster.py::test_followers_values_and_blobs_outlive_each_node": ELECTED,
     "tests/common/test_cluster.py::test_nodes_are_killed_one_at_a_time_and_every_message_has_its_effect_once": ELECTED,
+    "tests/marlaas/containers/": "each step of the containers' preparation is a process that loads the command line",
+    "tests/marlaas/stack/test_database_access.py::test_tenant_reads_its_rows_until_its_role_is_revoked": "nine commands run",
     "tests/marlaas/stack/test_control.py::test_service_that_dies_three_times_is_faulty_and_its_next_process_reports_that":
         "a service starts four times",
     "tests/marlaas/stack/test_control.py::test_stack_survives_a_full_disk_and_resumes_when_there_is_room":

@@ -11,7 +11,7 @@ from common.bus import Bus
 from common.errors import Reject
 from common.messages import ProcessLife, ReplicaReport, ServedCall, ServedMessage, ServedSampling, ServeRequest
 from gateway_svc.serving.client import GRACE_S, MAX_UNHEARD, RESUME_S
-from gateway_svc.serving.progress import SILENT_S
+from gateway_svc.serving.progress import MAX_BUFFERED_BYTES, SILENT_S
 from gateway_svc.serving.stream_quota import AT_ONCE, TooManyStreams
 from tests.conftest import eventually
 from tests.rollout.test_adapter_rules import version
@@ -181,7 +181,7 @@ async def test_slow_reader_loses_its_request_and_nobody_waits_for_it(bus: Bus) -
         replica = await stage.replica()
         slow = stage.client.deltas(stage.request(480))
         await anext(slow)
-        stage.client._streams[next(iter(stage.client._streams))].buffer._max_bytes = 2000
+        stage.client._streams[next(iter(stage.client._streams))].buffer._bytes += MAX_BUFFERED_BYTES - 2000
         other = await stage.answer(stage.request(20))
         assert other.last.finish == "length"
         await eventually(lambda: not replica.source.running, timeout_s=20)
