@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from marlaas.stack import preloading
 
-LATE = ("MARLAAS_", "PG")
+LATE = (preloading.SETTING, "PG")
 """What variables begin with that are read when a service starts, or connects, and not when a module is imported."""
 SERVE = "import socket, sys; from marlaas.stack import preloading; preloading._serve(socket.socket(fileno=int(sys.argv[1])), [])"
 

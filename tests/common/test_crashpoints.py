@@ -1,6 +1,5 @@
 """Crash points kill the process that is armed, at the visit that is named, and no other."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -8,6 +7,7 @@ import sys
 import pytest
 
 from common.resilience.crashpoints import NAMES
+from tests.services import without_settings
 
 VISITS = """
 import sys
@@ -22,7 +22,7 @@ for visit in range(3):
 
 
 def visited(setting: str | None, timeout_s: float = 250.0) -> subprocess.CompletedProcess[str]:
-    env = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
+    env = without_settings()
     if setting is not None:
         env["MARLAAS_CRASH_POINT"] = setting
     return subprocess.run([sys.executable, "-c", VISITS], env=env, capture_output=True, text=True, timeout=timeout_s)

@@ -1,6 +1,5 @@
 """Commands of a page of the docs, run as they are written."""
 
-import os
 import re
 import subprocess
 import sys
@@ -8,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tests.marlaas.tenancy.commands import ROOT
+from tests.services import without_settings
 
 
 def commands(page: str, section: str) -> list[str]:
@@ -21,7 +21,7 @@ def run(command: str, folder: Path) -> str:
     """Output of a line of a page, in a shell, with the dates of today's month."""
     today = datetime.now(UTC).date()
     line = command.replace("2030-01-01", str(today - timedelta(days=1))).replace("2030-01-31", str(today + timedelta(days=1)))
-    env = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
+    env = without_settings()
     env |= {"PATH": f"{Path(sys.executable).parent}:{env['PATH']}", "COLUMNS": "200", "HOME": str(folder)}
     found = subprocess.run(line, shell=True, cwd=folder, env=env, capture_output=True, text=True, timeout=500)
     assert found.returncode == 0, (line, found.stdout, found.stderr)

@@ -1,6 +1,5 @@
 """A stack whose signing keys were stolen gets new ones: a running task continues, and no key of before opens anything."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from common.errors import Fatal
 from marlaas.client import Client
 from marlaas.stack.state_files import running_stack
 from tests.conftest import eventually
+from tests.services import without_settings
 
 STEPS = 60
 TASK = f"""
@@ -31,7 +31,7 @@ sampling = {{ max_tokens = 16 }}
 @pytest.mark.timeout(900)
 async def test_running_task_of_a_stack_whose_keys_were_stolen_continues_with_new_ones(data: Path, tmp_path: Path) -> None:
     def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-        bare = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
+        bare = without_settings()
         argv = [str(Path(sys.executable).parent / "marlaas"), *arguments, "--data", str(data)]
         return subprocess.run(argv, capture_output=True, text=True, timeout=400, cwd=tmp_path, env=bare)
 

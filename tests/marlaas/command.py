@@ -17,9 +17,10 @@ from unittest.mock import patch
 import structlog
 
 from marlaas import cli
+from tests.services import without_settings
 
 _one_at_a_time = threading.Lock()
-"""Folder, variables and standard output are the process's."""
+"""Folder, variables, standard output and logs are the process's."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +36,20 @@ def marlaas(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None) ->
     Raises: exceptions that end the process with a traceback.
     """
     out, err = io.StringIO(), io.StringIO()
-    logs = structlog.get_config() if structlog.is_configured() else None
-    levels = {name: logging.getLogger(name).level for name in ("nats", "asyncio")}
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))  # keeps this process's other logs out of the output
-    variables = os.environ if env is None else {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")} | env
-    try:
-        with _one_at_a_time, patch.dict(os.environ, variables, clear=True), chdir(cwd), redirect_stdout(out), redirect_stderr(err):
-            status = cli.run(arguments)
-    finally:
-        structlog.reset_defaults()
-        if logs is not None:
-            structlog.configure(**logs)
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
+    with _one_at_a_time:
+        logs = structlog.get_config() if structlog.is_configured() else None
+        levels = {name: logging.getLogger(name).level for name in ("nats", "asyncio")}
+        structlog.configure(
+            logger_factory=structlog.PrintLoggerFactory(sys.__stderr__)
+        )  # keeps this process's other logs out of the output
+        variables = os.environ if env is None else without_settings() | env
+        try:
+            with patch.dict(os.environ, variables, clear=True), chdir(cwd), redirect_stdout(out), redirect_stderr(err):
+                status = cli.run(arguments)
+        finally:
+            structlog.reset_defaults()
+            if logs is not None:
+                structlog.configure(**logs)
+            for name, level in levels.items():
+                logging.getLogger(name).setLevel(level)
     return Done(status, out.getvalue(), err.getvalue())

@@ -1,6 +1,5 @@
 """The SDK and the command line reach a NATS with a certificate of its own authority."""
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -11,10 +10,11 @@ from common.errors import Fatal
 from marlaas.client import Client
 from tests.common.bus.test_tls import Authority, offered, serving
 from tests.marlaas.test_cli import MARLAAS
+from tests.services import without_settings
 
 
 def complaint(*arguments: str, **settings: str) -> str:
-    env = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")} | settings
+    env = without_settings() | settings
     done = subprocess.run([MARLAAS, *arguments], env=env, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done
     return done.stderr

@@ -8,6 +8,7 @@ import pytest
 
 from common.runtime.service import objection_to_exposure
 from scheduler_svc.settings import SchedulerSettings
+from tests.services import without_settings
 
 KEY = {"MARLAAS_NATS_CREDS": "key.creds"}
 
@@ -51,7 +52,7 @@ def test_start_that_lets_strangers_in_is_refused(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("service", ["scheduler", "env", "rollout", "trainer"])
 def test_every_service_ends_with_one_line(service: str) -> None:
-    env = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")} | {
+    env = without_settings() | {
         "MARLAAS_NATS_URL": "nats://192.0.2.1:4222",
         "MARLAAS_ROLLOUT_POOL": "tiny",
         "MARLAAS_TRAINER_POOL": "tiny",

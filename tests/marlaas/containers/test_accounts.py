@@ -1,6 +1,5 @@
 """The operator's key and the first tenant's: made once, whatever interrupts it, on real servers."""
 
-import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -14,6 +13,7 @@ from common.resilience.crashpoints import OPERATORS
 from marlaas.client import Client
 from tests.common.access.keyed import Keyed, keyed_server
 from tests.marlaas.tenancy.commands import ARMED
+from tests.services import without_settings
 
 POINTS = [point for point in OPERATORS if point in ("before_record", "before_creds", "before_push")]
 
@@ -26,7 +26,7 @@ async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
 
 def accounts(keyed: Keyed, database_url: str, creds: Path, *, tenant: str = "first", crash: str = "") -> subprocess.CompletedProcess[str]:
     """`marlaas containers accounts`. `crash`: point at which its process is killed."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
+    env = without_settings()
     env |= {"MARLAAS_SCHEDULER_DATABASE_URL": database_url, "MARLAAS_NATS_URL": keyed.url, "MARLAAS_KEYS": str(keyed.keys.folder)}
     argv = [sys.executable, "-c", ARMED.format(f"{crash}:1" if crash else ""), "containers", "accounts"]
     return subprocess.run([*argv, "--to", str(creds), "--tenant", tenant], capture_output=True, text=True, timeout=120, env=env)

@@ -1,7 +1,6 @@
 """Runs the operator's commands on a server that wants keys: in the test's process, and where they are to be killed, in one of their own."""
 
 import asyncio
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from marlaas.stack import control
 from tests.common.access.keyed import Keyed
 from tests.marlaas.command import Done, marlaas
+from tests.services import without_settings
 
 ROOT = Path(__file__).parents[3]
 ARMED = "import sys; from common.resilience.crashpoints import arm; arm({!r}); from marlaas.cli.app import run; sys.exit(run(sys.argv[1:]))"
@@ -38,7 +38,7 @@ class Operating:
         }
         if not crash:
             return await asyncio.to_thread(marlaas, *arguments, cwd=self.folder, env=own)
-        env = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")} | own
+        env = without_settings() | own
         argv = [sys.executable, "-c", ARMED.format(f"{crash}:1"), *arguments]
         return await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, timeout=250, cwd=self.folder, env=env)
 

@@ -1,7 +1,6 @@
 """The doctor against real PostgreSQL and NATS: sound stores have no violation, and each broken rule is reported."""
 
 import asyncio
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.scheduler.doctor import database_breakages, mutations, store_breakage
 from tests.scheduler.doctor.store_breakages import Change
 from tests.scheduler.finished import QUIESCENT, WAITING, Finished, broken_rules, clean, copied, finish, settled, stages, store
 from tests.scheduler.stages import running_world, spec
+from tests.services import without_settings
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -163,7 +163,7 @@ async def test_process_prints_violations_and_exits_with_a_status(finished: Finis
     async with copied(finished, tmp_path) as world:
 
         async def doctor(*options: str, **changes: str) -> tuple[int, str]:
-            env = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
+            env = without_settings()
             env |= {"MARLAAS_NATS_URL": world.nats_url, "MARLAAS_SCHEDULER_DATABASE_URL": world.database_url} | changes
             argv = [sys.executable, "-m", "scheduler_svc.doctor", *options]
             done = await asyncio.to_thread(subprocess.run, argv, env=env, capture_output=True, text=True, timeout=250)

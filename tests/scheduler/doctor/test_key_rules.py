@@ -1,6 +1,5 @@
 """Rules about keys, on a server that wants them: sound ones are silent, each violation is reported, and each mutant is caught."""
 
-import os
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from scheduler_svc.doctor.key_rules import ACCOUNTS, READABLE, REVOKED
 from scheduler_svc.doctor.violation import Violation
 from tests.common.access.keyed import TENANTS, Keyed, keyed_server
 from tests.scheduler.doctor.code_mutants import RULES_OF, loaded, mutants_of_module
+from tests.services import without_settings
 
 KEY = "U" + "A" * 55
 RULES = {"examine_folder": (READABLE,), "read_accounts": (ACCOUNTS, REVOKED), "examine_accounts": (ACCOUNTS, REVOKED)}
@@ -164,7 +164,7 @@ async def test_process_examines_the_folder_that_it_is_given(tmp_path: Path, data
             await scheduler.own_jobs.declare([*TENANTS, "gone"])
 
         def doctor() -> tuple[int, str]:
-            env = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
+            env = without_settings()
             env |= {"MARLAAS_NATS_URL": world.keyed.url, "MARLAAS_SCHEDULER_DATABASE_URL": database_url}
             env |= {"MARLAAS_NATS_CREDS": str(keys.credentials("operator"))}
             argv = [sys.executable, "-m", "scheduler_svc.doctor", "--keys", str(keys.folder)]
