@@ -99,7 +99,7 @@ async def _prepare_live_task(tx: Transaction, task: Task, stored: set[str], done
     done.voided[task.id] = await void_live_groups(tx.connection, task, DETAIL, paid_as=VoidReason.FAILED)
     await steps.withdraw_steps(tx.connection, task.id)
     if task.state == TaskState.SUBMITTED:
-        await tasks.change(tx.connection, task.id, family=None)  # its environment is checked anew in the new history
+        await tasks.change(tx.connection, task.id, family=None)  # its environment is checked once more, in the new history
     elif missing := [name for name in await steps.restored_from(tx.connection, task) if name not in stored]:
         why = (
             f"version {task.version} needs {missing[0]}, which is not in the blob store of NATS; restore a later one and resume, or cancel"

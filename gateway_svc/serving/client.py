@@ -226,7 +226,7 @@ class Serving:
         """Pass a delta to its stream; False if the replica should end the attempt because the client reads too slowly."""
         stream = self._streams.get(delta.request)
         if stream is None:
-            return True  # the replica is told at its next sign of life
+            return True  # cancelled at the replica's next sign of life
         wanted = stream.progress.take(replica, delta, time.monotonic())
         stream.room.note(waits=stream.progress.replica is None)
         if wanted is not None:

@@ -1,8 +1,8 @@
 """Progress of one request over its attempts: received deltas, the sampling replica, gaps, and tokens delivered to the client.
 
-An attempt belongs to the first replica that reports it. Deltas of other replicas, and of earlier attempts, are dropped, and their senders
-are told to stop. An attempt with a gap in its deltas, or with a silent replica, is lost, and the next one continues after the
-tokens delivered to the client, so that no token is repeated or missing.
+An attempt belongs to the first replica that reports it. Deltas of other replicas, and of earlier attempts, are dropped, and the gateway
+cancels the attempts that they came from. An attempt with a gap in its deltas, or with a silent replica, is lost, and the next one continues
+after the tokens delivered to the client, so that no token is repeated or missing.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Converts the tokens of one reply to deltas as they arrive: the model's reasoning, its text, and its tool calls. Pure.
 
-The grammar of calls is that of `common/tool_calls.py`. Text from the start of a call is held back until the call is complete;
+The grammar of calls is that of `common/tool_calls/`. Text from the start of a call is held back until the call is complete;
 a malformed or unfinished call is text. Whitespace around calls is left out, as in `without_calls`.
 """
 

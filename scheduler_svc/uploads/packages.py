@@ -127,7 +127,7 @@ async def _too_many_parts(tx: Transaction, part: UploadedPart) -> str:
 
 
 async def _join(tx: Transaction, package: Package, part: UploadedPart, by: Actor) -> Package | None:
-    """Add this request to those that the package answers; a refused package is uploaded and checked anew. None if that is refused."""
+    """Add this request to those that the package answers; a refused package is uploaded and checked again. None if that is refused."""
     joined = replace(package, requests=[*package.requests, part.request][-MAX_REQUESTS:])
     if package.state == PackageState.REFUSED:
         if objection := await _too_many_parts(tx, part):
