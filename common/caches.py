@@ -82,6 +82,14 @@ class SingleFlightCache(Generic[K, V]):
         self._makers.move_to_end(key)
         return maker.result() if maker.done() else await asyncio.shield(maker)
 
+    def peek(self, key: K) -> V | None:
+        """Value of `key` if it has been constructed, else None; counts as a use."""
+        maker = self._makers.get(key)
+        if maker is None or not maker.done() or key in self._failed_at or maker.cancelled():
+            return None
+        self._makers.move_to_end(key)
+        return maker.result()
+
     async def close(self) -> list[V]:
         """Cancel unfinished constructions; returns all values."""
         makers, self._makers = list(self._makers.values()), OrderedDict()

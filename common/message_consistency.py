@@ -4,6 +4,8 @@ NATS permits subjects, and handlers trust bodies. So a message is rejected if th
 versions, or if a dead letter's message is not one that its stage reads. `Delivery.read` applies this to every message.
 """
 
+import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -52,32 +54,35 @@ from common.messages import (
 )
 from common.streams import SETTLEMENT_HEADER
 
-SUBJECTS = tuple(
-    tuple(template.split("."))
-    for template in (
-        "jobs.<verb>.<tenant>",
-        "jobs.<verb>.<tenant>.<key>",
-        "prompts.check.<family>.<task>",
-        "prompts.package.<family>.<tenant>.<package>",
-        "prompts.open.<family>.<task>.<group>",
-        "prompts.sample.<queue>.<task>.<trajectory>",
-        "prompts.serve.<pool>.<shard>.<task>.<request>",
-        "trajectories.turn.<family>.<task>.<trajectory>",
-        "trajectories.checked.<task>",
-        "trajectories.package.<tenant>.<package>",
-        "trajectories.scored.<task>.<trajectory>",
-        "trajectories.batch.<queue>.<task>",
-        "weight-updated.<pool>.<task>",
-        "samples.<pool>.<task>.<version>",
-        "events.<tenant>.<task>",
-        "failed.<stage>.<task>",
-        "served.<task>.<request>",
-        "leases.order.<accelerator>.<executor>",
-        "leases.done.<accelerator>.<executor>",
-        "leases.now.<accelerator>.<executor>",
-    )
+SUBJECTS = (
+    "jobs.<verb>.<tenant>",
+    "jobs.<verb>.<tenant>.<key>",
+    "prompts.check.<family>.<task>",
+    "prompts.package.<family>.<tenant>.<package>",
+    "prompts.open.<family>.<task>.<group>",
+    "prompts.sample.<queue>.<task>.<trajectory>",
+    "prompts.serve.<pool>.<shard>.<task>.<request>",
+    "trajectories.turn.<family>.<task>.<trajectory>",
+    "trajectories.checked.<task>",
+    "trajectories.package.<tenant>.<package>",
+    "trajectories.scored.<task>.<trajectory>",
+    "trajectories.batch.<queue>.<task>",
+    "weight-updated.<pool>.<task>",
+    "samples.<pool>.<task>.<version>",
+    "events.<tenant>.<task>",
+    "failed.<stage>.<task>",
+    "served.<task>.<request>",
+    "leases.order.<accelerator>.<executor>",
+    "leases.done.<accelerator>.<executor>",
+    "leases.now.<accelerator>.<executor>",
 )
 """Templates of subjects, as in `common/streams/`."""
+
+
+PATTERNS: Mapping[str, list[re.Pattern[str]]] = defaultdict(list)
+"""First token → patterns of the templates that begin with it."""
+for _template in SUBJECTS:
+    PATTERNS[_template.partition(".")[0]].append(re.compile(re.sub("<([a-z]+)>", r"(?P<\1>[^.]*)", _template.replace(".", r"\."))))
 SAYS: Mapping[type[BaseModel], tuple[str, ...]] = {
     **dict.fromkeys((SubmitTask, PreviewTask, ControlTask, ResendLetter, PruneTasks, DeleteTenant), ("tenant",)),
     **dict.fromkeys((UploadPackage, UploadFile, DeletePackage), ("tenant",)),
@@ -169,16 +174,12 @@ def _parsed(subject: str, header: str) -> Settlement:
 
 def _named(subject: str) -> dict[str, str]:
     """Parts of a subject by name; empty for a subject of no service. A queue counts as its pool: which of the pool's executors it belongs
-    to
-    follows from the task's home, and makes no message wrong.
+    to follows from the task's home, and makes no message wrong.
     """
-    parts = subject.split(".")
-    for template in SUBJECTS:
-        if len(template) == len(parts) and template[0] == parts[0]:
-            pairs = list(zip(template, parts, strict=True))
-            if all(name.startswith("<") or name == part for name, part in pairs):
-                named = {name[1:-1]: part for name, part in pairs if name.startswith("<")}
-                return named | {"pool": streams.pool_of(named["queue"])} if "queue" in named else named
+    for pattern in PATTERNS.get(subject.partition(".")[0], ()):
+        if found := pattern.fullmatch(subject):
+            named = found.groupdict()
+            return named | {"pool": streams.pool_of(named["queue"])} if "queue" in named else named
     return {}
 
 

@@ -158,12 +158,15 @@ class EnvironmentExecutor:
 
     async def _environment(self, name: str, options: dict[str, JsonValue], timeout_s: float) -> AnyEnvironment:
         """The environment, built in a thread, because a constructor may download and read much. Raises: BuildFailed."""
+        key = name, json.dumps(options, sort_keys=True) if options else ""
+        if (built := self._built.peek(key)) is not None:  # every turn after the first
+            return built
 
         async def make() -> AnyEnvironment:
             making = partial(build_safely, name, partial(build, name, options))
             return await asyncio.get_running_loop().run_in_executor(self._builders, making)
 
-        return await self._within(timeout_s, name, self._built.get((name, json.dumps(options, sort_keys=True)), make))
+        return await self._within(timeout_s, name, self._built.get(key, make))
 
     async def _of_file(self, tenant: str, name: str, options: dict[str, JsonValue], timeout_s: float) -> AnyEnvironment:
         """The environment of a tenant's file. Raises: WrongOptions, BuildFailed; Unavailable when the file cannot be fetched now."""

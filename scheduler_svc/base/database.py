@@ -54,6 +54,9 @@ CANCEL_S = 3.0
 """Time limit of a cancellation in seconds: psycopg asks the server to cancel, and waits for the answer."""
 UNREACHABLE = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
 """Connection errors of SQLAlchemy, and of psycopg for statements that bypass SQLAlchemy (`base/sql.py`)."""
+PREPARED = {"prepare_threshold": 0, "options": "-c plan_cache_mode=force_generic_plan"}
+"""A statement is parsed and planned once a connection. Left to itself, PostgreSQL plans those with lists of tasks anew each time, which
+takes as long as running them."""
 MIGRATE = "run `python -m scheduler_svc.migrate` of this version"
 
 log = structlog.get_logger()
@@ -77,6 +80,7 @@ class Database:
             max_overflow=8,
             pool_use_lifo=True,  # concentrates work on few connections, which have its statements prepared
             hide_parameters=True,  # logs outlive data that users delete
+            connect_args=PREPARED,
         )
         shown = make_url(url).render_as_string(hide_password=True)
         attempt = 0

@@ -7,13 +7,16 @@ import re
 import ssl
 from dataclasses import dataclass
 from ipaddress import ip_address
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.errors import ConnectionDrainingError
 from nats.errors import Error as NatsError
+from nats.errors import TimeoutError as NatsTimeoutError
 
 from common.access.credentials import Credentials
 from common.bus.transport.refusals import Refusals
@@ -111,11 +114,10 @@ class PlainServer(NatsError):
 
 
 class NatsClient(Client):
-    """nats-py's client with five corrections.
+    """nats-py's client with five corrections, and quicker requests.
 
     Without them, the client accepts plain text for `tls://` if the server, or a man in the middle, offers no TLS. If the task that waits
-    for
-    the answer to a ping was cancelled or timed out, the answer ends the read loop, and with it the connection. A refused request waits
+    for the answer to a ping was cancelled or timed out, the answer ends the read loop, and with it the connection. A refused request waits
     until its timeout, and then looks as if NATS were unavailable. A ping overtakes data still to be written, so its answer does not prove
     that the server has processed a subscription. And any wait for the server may lose a cancellation (`common/resilience/event_loop.py`).
     """
@@ -124,6 +126,7 @@ class NatsClient(Client):
         super().__init__()
         self._needs_tls = needs_tls
         self.refusals = Refusals(key)
+        self._tokens = count()
 
     async def connect(self, *args: Any, **options: Any) -> None:
         """`Any`: nats-py's own arguments, here and below."""
@@ -132,8 +135,27 @@ class NatsClient(Client):
 
     async def request(self, subject: str, *args: Any, **options: Any) -> Msg:
         """Send a request; a refused subject fails immediately. Raises: Refused; nats-py's own errors."""
-        with self.refusals.awaited(subject), cancellation_kept():
+        with self.refusals.awaited(subject):
             return await super().request(subject, *args, **options)
+
+    async def _request_new_style(self, subject: str, payload: bytes, timeout: float = 1, headers: dict[str, Any] | None = None) -> Msg:
+        """The answer to one request. nats-py's own makes a system call for each token, though the inbox has a random name already, and
+        waits by `asyncio.wait_for`: together they take as long as the rest of a publish."""
+        if self.is_draining_pubs:
+            raise ConnectionDrainingError
+        if not self._resp_sub_prefix:
+            await self._init_request_sub()
+        assert self._resp_sub_prefix
+        loop, token = asyncio.get_running_loop(), str(next(self._tokens))
+        answer: asyncio.Future[Msg] = loop.create_future()
+        self._resp_map[token] = answer
+        expiry = loop.call_later(timeout, _expire, answer)
+        try:
+            await self.publish(subject, payload, reply=self._resp_sub_prefix.decode() + token, headers=headers)
+            return await answer
+        finally:
+            expiry.cancel()
+            self._resp_map.pop(token, None)
 
     async def flush(self, *args: Any, **options: Any) -> None:
         with cancellation_kept():
@@ -161,6 +183,11 @@ class NatsClient(Client):
         if self._pongs and self._pongs[0].done():
             self._pongs[0] = asyncio.get_running_loop().create_future()  # replaces a future whose waiter has gone
         await super()._process_pong()
+
+
+def _expire(answer: "asyncio.Future[Msg]") -> None:
+    if not answer.done():
+        answer.set_exception(NatsTimeoutError())
 
 
 def tls_failure(error: Exception) -> str | None:
