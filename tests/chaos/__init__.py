@@ -2,7 +2,6 @@
 violation, and the replay of every step must give equal digests.
 
 launch.py           starts a service, with an armed crash point if one was requested
-proxy.py clock.py disk.py    connections, clocks and a disk that can fail
 target.py           a running stack with all of that
 *_faults.py         injection of each fault; faults.py lists the kinds
 harness.py          the run: tasks, faults one after the other, recovery times, the doctor's verdict

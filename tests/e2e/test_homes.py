@@ -20,13 +20,13 @@ from common.messages import SampleTurns, TrainBatch
 from common.pools import read_accelerators, read_pools
 from marlaas.stack import servers
 from scheduler_svc.base.database import Database
-from tests.common.access.keyed import Keyed
-from tests.conftest import eventually
-from tests.scheduler.accelerators.executors import a_scheduler
-from tests.scheduler.stages import submission
-from tests.services import is_ready, service_process, without_settings
+from tests.support.keyed import Keyed
+from tests.support.paths import ROOT
+from tests.support.scheduler.executors import a_scheduler
+from tests.support.scheduler.stages import submission
+from tests.support.services import is_ready, service_process, without_settings
+from tests.support.waiting import eventually
 
-ROOT = Path(__file__).parents[2]
 POOLS = """
 [accelerator.a]
 device = "cpu"

@@ -10,12 +10,12 @@ from common.access.roles import role_permissions
 from common.messages.asks import MAX_ASK_BYTES
 from common.messages.verbs import JOBS, QUESTIONS
 from gateway_svc.http.application import all_families, described
-from tests.common.access.keyed import Keyed
-from tests.common.access.matching import covers
-from tests.conftest import eventually
-from tests.gateway.entering import VALID, with_keys
-from tests.gateway.serving import client, gateway
-from tests.scheduler.stages import World, spec
+from tests.support.gateway.entering import VALID, with_keys
+from tests.support.gateway.serving import client, gateway
+from tests.support.keyed import Keyed
+from tests.support.matching import covers
+from tests.support.scheduler.stages import World, spec
+from tests.support.waiting import eventually
 
 JSON = {"content-type": "application/json"}
 ROUTES = [*(f"/v1/ask/{verb}" for verb in QUESTIONS), *(f"/v1/jobs/{verb}" for verb in JOBS)]

@@ -13,30 +13,9 @@ from common.bus import Bus
 from gateway_svc.access import Caller, OpenAccess
 from gateway_svc.http.event_stream import Ends, EventStream, Sse
 from gateway_svc.http.gateway import Drain
-from tests.gateway.serving import client, gateway
-from tests.scheduler.stages import World, spec
-
-STREAM = {"Accept": "text/event-stream"}
-
-
-class Stream:
-    """Server-sent events as they come."""
-
-    def __init__(self, answer: httpx.Response) -> None:
-        self._lines = answer.aiter_lines()
-        self.comments = 0
-
-    async def __aiter__(self) -> AsyncGenerator[dict[str, str]]:
-        event: dict[str, str] = {}
-        async for line in self._lines:
-            if line.startswith(":"):
-                self.comments += 1
-            elif line:
-                name, _, value = line.partition(": ")
-                event[name] = value
-            elif event:
-                yield event
-                event = {}
+from tests.gateway.event_streams import STREAM, Stream
+from tests.support.gateway.serving import client, gateway
+from tests.support.scheduler.stages import World, spec
 
 
 async def read(door: httpx.AsyncClient, task: str, *, most: int = 10**6, **headers: str) -> list[dict[str, str]]:

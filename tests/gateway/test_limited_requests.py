@@ -16,11 +16,11 @@ from common.pools import Pool
 from common.pools.pool import Serving
 from common.streams import HTTP_USE_BUCKET
 from gateway_svc.limits.window import Use
-from tests.conftest import eventually
-from tests.gateway.openai.deltas import Part, Source, deltas
-from tests.gateway.serving import client, gateway
-from tests.scheduler.finished import stages
-from tests.scheduler.stages import World, running_world, spec
+from tests.support.gateway.deltas import Part, Source, deltas
+from tests.support.gateway.serving import client, gateway
+from tests.support.scheduler.finished import stages
+from tests.support.scheduler.stages import World, running_world, spec
+from tests.support.waiting import eventually
 
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "max_tokens": 20}
 ACME = {"tenant": "acme"}

@@ -2,7 +2,7 @@
 
 import httpx
 
-from tests.scheduler.stages import World, spec
+from tests.support.scheduler.stages import World, spec
 
 
 async def test_tasks_are_filtered_sorted_and_paged(world: World, door: httpx.AsyncClient) -> None:

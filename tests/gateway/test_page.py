@@ -12,10 +12,10 @@ import httpx
 from common import streams
 from common.bus import Outgoing
 from common.messages import DeadLetter, file_id
-from tests.conftest import eventually
-from tests.scheduler.stages import World, scored, spec
+from tests.support.paths import ROOT
+from tests.support.scheduler.stages import World, scored, spec
+from tests.support.waiting import eventually
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "http.md").read_text()
 BLOCK = next(block for block in re.findall(r"```\n(.*?)```", PAGE, re.DOTALL) if "curl" in block).splitlines()
 LINES = [line for line in BLOCK if line.startswith("curl")]

@@ -26,14 +26,16 @@ from gateway_svc.http.strict import StrictRoute
 from gateway_svc.problems import Problem
 from gateway_svc.settings import GatewaySettings
 from marlaas.stack import servers
-from tests.common.bus.test_tls import Authority
-from tests.conftest import HASTY, eventually, running
-from tests.gateway.openai.deltas import Source
-from tests.gateway.serving import client, gateway
-from tests.gateway.test_events import STREAM, Stream
-from tests.scheduler.finished import stages
-from tests.scheduler.stages import World, running_world, spec
-from tests.services import service_process, without_settings
+from tests.gateway.event_streams import STREAM, Stream
+from tests.support.buses import HASTY
+from tests.support.gateway.deltas import Source
+from tests.support.gateway.serving import client, gateway
+from tests.support.scheduler.finished import stages
+from tests.support.scheduler.stages import World, running_world, spec
+from tests.support.servers import running
+from tests.support.services import service_process, without_settings
+from tests.support.tls import Authority
+from tests.support.waiting import eventually
 
 
 async def _answers(door: httpx.AsyncClient, status: int) -> bool:

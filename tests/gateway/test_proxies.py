@@ -14,12 +14,13 @@ import pytest
 
 from gateway_svc.settings import GatewaySettings
 from marlaas.stack import servers
-from tests.common.bus.test_tls import Authority
-from tests.gateway.serving import gateway
-from tests.gateway.test_events import STREAM, Stream
-from tests.scheduler.stages import World, spec
+from tests.gateway.event_streams import STREAM, Stream
+from tests.support.gateway.serving import gateway
+from tests.support.paths import ROOT
+from tests.support.scheduler.stages import World, spec
+from tests.support.tls import Authority
 
-EXAMPLES = Path(__file__).parents[2] / "deploy" / "proxy"
+EXAMPLES = ROOT / "deploy" / "proxy"
 CERTIFICATE, KEY = "/etc/ssl/marlaas/cert.pem", "/etc/ssl/marlaas/key.pem"
 NGINX = """\
 daemon off;

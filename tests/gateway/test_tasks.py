@@ -10,10 +10,10 @@ import pytest
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import DeadLetter
-from tests.conftest import eventually_equals
-from tests.gateway.serving import client, gateway
-from tests.scheduler.finished import stages
-from tests.scheduler.stages import World, running_world, scored, spec
+from tests.support.gateway.serving import client, gateway
+from tests.support.scheduler.finished import stages
+from tests.support.scheduler.stages import World, running_world, scored, spec
+from tests.support.waiting import eventually_equals
 
 TOML = """
 name = "sums"

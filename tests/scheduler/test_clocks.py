@@ -12,9 +12,9 @@ from scheduler_svc.base.database import Database
 from scheduler_svc.training.decisions.pool_load import PoolTimes
 from scheduler_svc.training.queries import deadlines
 from scheduler_svc.upkeep.stalls import JUMP_S, StabilityMonitor
-from tests.conftest import eventually
-from tests.scheduler.stages import Stages, running_world, spec
 from tests.scheduler.wire import database_behind_wire
+from tests.support.scheduler.stages import Stages, running_world, spec
+from tests.support.waiting import eventually
 
 HOUR_S = 3600.0
 TIMEOUT_S = 60.0

@@ -16,8 +16,8 @@ from scheduler_svc.training.queries import evaluations, groups
 from scheduler_svc.training.results import scores
 from scheduler_svc.training.submission import Catalog
 from scheduler_svc.verbs.jobs import take_job
-from tests.conftest import eventually, eventually_equals
-from tests.scheduler.stages import Stages, running_world, scored, spec, submission, updated
+from tests.support.scheduler.stages import Stages, running_world, scored, spec, submission, updated
+from tests.support.waiting import eventually, eventually_equals
 
 
 async def test_cancel_of_another_tenants_task_deletes_nothing_of_it(bus: Bus, database_url: str) -> None:

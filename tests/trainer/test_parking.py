@@ -21,9 +21,9 @@ from common.pools import Pool
 from common.pools.memory import GIB
 from common.runtime.health import Health
 from common.runtime.service import Running
-from tests.conftest import at_work, eventually, eventually_equals
-from tests.trainer.batches import SPECS, announced, batch_of, call, groups_of, send, steps_alone, store, update_in
-from tests.trainer.conftest import make_spec
+from tests.support.trainer.batches import SPECS, announced, batch_of, call, groups_of, send, steps_alone, store, update_in
+from tests.support.trainer.groups import make_spec
+from tests.support.waiting import at_work, eventually, eventually_equals
 from tests.trainer.steps import begin
 from trainer_svc.__main__ import _trainer
 from trainer_svc.learner import Learner

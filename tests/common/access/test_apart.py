@@ -14,8 +14,8 @@ from common import streams
 from common.access.credentials import read_credentials
 from common.access.roles import Role
 from common.bus import Bus
-from tests.common.access.keyed import Keyed, keyed_server
-from tests.conftest import HASTY
+from tests.support.buses import HASTY
+from tests.support.keyed import Keyed, keyed_server
 
 JOB = "jobs.submit.{}"
 HEADERS = {

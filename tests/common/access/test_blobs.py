@@ -11,7 +11,7 @@ import pytest
 from common.blobs import Blobs
 from common.blobs.chunks import BlobChunks
 from common.messages import BlobRef
-from tests.common.access.keyed import Keyed, keyed_server
+from tests.support.keyed import Keyed, keyed_server
 
 KIB, MIB = 1024, 1024 * 1024
 SIZES = {"1 KiB": KIB, **{f"{number} MiB": number * MIB for number in (1, 2, 3, 4, 8, 16, 64)}}

@@ -21,8 +21,10 @@ from common.bus import Bus, Outgoing
 from common.errors import Fatal, Forbidden, KeyRefused, Reject
 from common.messages import ControlTask
 from marlaas.stack import servers
-from tests.common.access.keyed import DEPLOYMENT, Keyed, keyed_server
-from tests.conftest import HASTY, eventually, running
+from tests.support.buses import HASTY
+from tests.support.keyed import DEPLOYMENT, Keyed, keyed_server
+from tests.support.servers import running
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from common.errors import Reject
 from common.message_consistency import SAYS
 from common.messages import CancelServing, Message
 from common.streams import value_subject
-from tests.common.access.keyed import DEPLOYMENT, Keyed, keyed_server
-from tests.common.access.matching import covers
-from tests.common.access.test_matrix import raw
+from tests.common.access.raw_clients import raw
+from tests.support.keyed import DEPLOYMENT, Keyed, keyed_server
+from tests.support.matching import covers
 
 SERVICES_OF_WORK = [name for name in SERVICES if name != "scheduler"]
 MARK = b"chosen by the holder of the key"

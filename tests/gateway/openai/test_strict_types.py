@@ -21,10 +21,10 @@ from pydantic import TypeAdapter
 
 from gateway_svc.http.application import described
 from gateway_svc.http.routes import fine_tuning, inference
-from tests.gateway.openai.conftest import Opened
-from tests.gateway.openai.deltas import Part, Source, call, deltas
-from tests.gateway.openai.test_fine_tuning import SMALL
-from tests.scheduler.stages import World, spec
+from tests.gateway.openai.clients import Opened
+from tests.gateway.openai.fine_tuning import SMALL
+from tests.support.gateway.deltas import Part, Source, call, deltas
+from tests.support.scheduler.stages import World, spec
 
 HELLO: Any = [{"role": "user", "content": "Say hello."}]
 TOOLS: Any = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]

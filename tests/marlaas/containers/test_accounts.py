@@ -11,9 +11,9 @@ from common.access.credentials import read_credentials
 from common.errors import Fatal
 from common.resilience.crashpoints import OPERATORS
 from marlaas.client import Client
-from tests.common.access.keyed import Keyed, keyed_server
 from tests.marlaas.tenancy.commands import ARMED
-from tests.services import without_settings
+from tests.support.keyed import Keyed, keyed_server
+from tests.support.services import without_settings
 
 POINTS = [point for point in OPERATORS if point in ("before_record", "before_creds", "before_push")]
 

@@ -12,9 +12,9 @@ from common import streams
 from common.bus import Bus
 from marlaas.stack import servers
 from marlaas.stack.servers import FULL_BELOW_BYTES, Command, NatsDisk
-from tests.chaos.disk import BLOCK, SIZE_MIB, empty, fill, small_disk
-from tests.conftest import running
 from tests.marlaas.waiting import until
+from tests.support.disk import BLOCK, SIZE_MIB, empty, fill, small_disk
+from tests.support.servers import running
 
 
 def test_nats_says_whether_it_has_jetstream(tmp_path: Path) -> None:

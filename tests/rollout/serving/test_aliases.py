@@ -11,8 +11,8 @@ from common.streams import ALIASES_BUCKET
 from rollout_svc.adapters import Adapters
 from rollout_svc.engine.config import EXACT
 from rollout_svc.serving.aliases import KeptAliases
-from tests.conftest import at_work, eventually
-from tests.rollout.test_adapter_rules import Book, version
+from tests.support.rollout.books import Book, version
+from tests.support.waiting import at_work, eventually
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -21,9 +21,10 @@ from rollout_svc.engine.stream import StreamRequest, stream
 from rollout_svc.serving.admission import Admission
 from rollout_svc.serving.request import ServingContext
 from rollout_svc.text.chat import Chat
-from tests.conftest import at_work
-from tests.rollout.conftest import POOL, PROMPT, Oracle, peft_name, published, sample_request
-from tests.serving.replicas import CHAT, CONTEXT, Answer, Replica, Stage, performing
+from tests.rollout.oracle import Oracle, peft_name, published
+from tests.support.rollout.replicas import CHAT, CONTEXT, Answer, Replica, Stage, performing
+from tests.support.rollout.requests import POOL, PROMPT, sample_request
+from tests.support.waiting import at_work
 
 pytestmark = pytest.mark.slow
 ROLLOUTS = 24

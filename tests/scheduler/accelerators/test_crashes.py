@@ -12,9 +12,9 @@ from common.bus import Bus
 from common.resilience.crashpoints import SLICES
 from scheduler_svc.base.database import Database
 from scheduler_svc.doctor.database_rules import examine_database
-from tests.conftest import at_work, eventually
-from tests.scheduler.accelerators.executors import Device, Executor, a_scheduler, open_group, task_row
-from tests.services import service_process, without_settings
+from tests.support.scheduler.executors import Device, Executor, a_scheduler, open_group, task_row
+from tests.support.services import service_process, without_settings
+from tests.support.waiting import at_work, eventually
 
 POOLS_FILE = """
 [accelerator.a]

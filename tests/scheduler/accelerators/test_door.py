@@ -5,8 +5,8 @@ from common.bus import Bus
 from common.client_api.asking import Door
 from common.client_api.deployment import Accelerators
 from common.leases import PoolClocks
-from tests.conftest import at_work, eventually
-from tests.scheduler.accelerators.executors import TWO_TASKS, clean, running_world
+from tests.support.scheduler.executors import TWO_TASKS, clean, running_world
+from tests.support.waiting import at_work, eventually
 
 
 async def test_clients_see_slices_and_operators_park_and_wake_pools(bus: Bus, nats_url: str, database_url: str) -> None:

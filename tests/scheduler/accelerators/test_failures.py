@@ -13,20 +13,9 @@ from common.client_api.deployment import Accelerators
 from common.messages import LeaseDone, LeaseOrder
 from marlaas.stack import servers
 from scheduler_svc.accelerators.acts import LATE_S
-from tests.chaos.proxy import Wire
-from tests.conftest import eventually
-from tests.scheduler.accelerators.executors import (
-    MIB,
-    POOLS,
-    SLICES,
-    TWO_TASKS,
-    Executor,
-    World,
-    a_scheduler,
-    clean,
-    clock_of,
-    running_world,
-)
+from tests.support.proxy import Wire
+from tests.support.scheduler.executors import MIB, POOLS, SLICES, TWO_TASKS, Executor, World, a_scheduler, clean, clock_of, running_world
+from tests.support.waiting import eventually
 
 # ------------------------------------------------------------------------------------------------------- failing executors
 

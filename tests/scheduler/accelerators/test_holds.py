@@ -5,8 +5,8 @@ from sqlalchemy import text
 from common.accelerators import ExecutorState, Tier
 from common.bus import Bus
 from scheduler_svc.base.database import Database
-from tests.conftest import eventually
-from tests.scheduler.accelerators.executors import MIB, SLICES, TWO_TASKS, Executor, World, clean, running_world
+from tests.support.scheduler.executors import MIB, SLICES, TWO_TASKS, Executor, World, clean, running_world
+from tests.support.waiting import eventually
 
 
 async def test_operator_parks_an_executor_and_wakes_another(bus: Bus, database_url: str) -> None:

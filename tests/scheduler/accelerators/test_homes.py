@@ -12,7 +12,7 @@ from sqlalchemy import NullPool, create_engine, text
 from common import streams
 from common.bus import Bus, Delivery, Handler, Outgoing, Slots
 from common.homes import OWN_QUEUE
-from common.messages import ReplicaReport, TrainBatch
+from common.messages import TrainBatch
 from common.pools import Pool, Pools, named_replicas
 from common.runtime.service import report_replica
 from scheduler_svc.base.database import Database
@@ -20,9 +20,10 @@ from scheduler_svc.migrate import end_sharing
 from scheduler_svc.training.homes import Homes, settle
 from scheduler_svc.upkeep.replicas import ReplicaRegistry
 from scheduler_svc.upkeep.stalls import resend_lost_steps
-from tests.conftest import at_work, eventually
-from tests.scheduler.maintenance.test_step_rescuer import GatedStages, forget_message_ids, is_relayed
-from tests.scheduler.stages import Stages, World, running_world, spec
+from tests.scheduler.accelerators.reports import report
+from tests.scheduler.gated import GatedStages, forget_message_ids, is_relayed
+from tests.support.scheduler.stages import Stages, World, running_world, spec
+from tests.support.waiting import at_work, eventually
 
 POOLS: Pools = {"tiny": Pool(model="models/tiny", context_tokens=512, max_rank=16, generate_on=("a", "b"), train_on=("a", "b"))}
 HOMES = "SELECT task, service, replica, from_version, before FROM task_homes ORDER BY task, service"
@@ -31,18 +32,6 @@ INSERT INTO accelerators (id, spec) VALUES ('a', '{}'), ('b', '{}');
 INSERT INTO executors (accelerator, id, pool, service)
     SELECT a, s || '-tiny', 'tiny', s FROM unnest(ARRAY['a', 'b']) a, unnest(ARRAY['rollout', 'trainer']) s
 """
-
-
-def report(service: str, accelerator: str, able: float = 1.0) -> ReplicaReport:
-    return ReplicaReport(
-        replica=f"{service}-{accelerator}",
-        service=service,  # type: ignore[arg-type]
-        pool="tiny",
-        sequences=64 if service == "rollout" else 0,
-        kv_tokens=10**6,
-        template_variables=[],
-        busy={f"{OWN_QUEUE}@{accelerator}": able},
-    )
 
 
 EVERYONE = [report(service, accelerator) for service in ("rollout", "trainer") for accelerator in ("a", "b")]

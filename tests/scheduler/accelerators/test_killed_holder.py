@@ -11,11 +11,11 @@ from common import streams
 from common.bus import Bus
 from common.leases.context import RENEW_S
 from common.leases.locks import holders
-from tests.common.leases.executables import answers
-from tests.common.leases.process import Start, started
-from tests.conftest import eventually
-from tests.scheduler.accelerators.executors import MIB, TWO_TASKS, Device, World, a_scheduler, clean
-from tests.scheduler.accelerators.test_with_executors import send
+from tests.scheduler.accelerators.pool_workers import send
+from tests.support.leases.executables import answers
+from tests.support.leases.process import Start, started
+from tests.support.scheduler.executors import MIB, TWO_TASKS, Device, World, a_scheduler, clean
+from tests.support.waiting import eventually
 
 IN_USE_WITHIN_S = 8.0
 """Far less than what is left of a lease when its holder dies, 12 to 15 s."""

@@ -12,19 +12,10 @@ from common.bus import Bus, Outgoing
 from common.messages import Lease, LeaseOrder
 from scheduler_svc.base.database import SLICES_LOCK
 from scheduler_svc.migrate import end_sharing
-from tests.conftest import eventually
-from tests.scheduler.accelerators.executors import (
-    ACCELERATOR,
-    POOLS,
-    SLICES,
-    TWO_TASKS,
-    a_scheduler,
-    clean,
-    clock_of,
-    running_world,
-)
-from tests.scheduler.stages import Stages
-from tests.scheduler.stages import running_world as world_of_tasks
+from tests.support.scheduler.executors import ACCELERATOR, POOLS, SLICES, TWO_TASKS, a_scheduler, clean, clock_of, running_world
+from tests.support.scheduler.stages import Stages
+from tests.support.scheduler.stages import running_world as world_of_tasks
+from tests.support.waiting import eventually
 
 OF_LEADER = f"""SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = {SLICES_LOCK}
                 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""

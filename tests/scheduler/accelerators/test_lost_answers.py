@@ -7,8 +7,8 @@ import pytest
 from common import streams
 from common.accelerators import ExecutorState, Tier
 from common.bus import Bus
-from tests.conftest import eventually
-from tests.scheduler.accelerators.executors import SLICES, TWO_TASKS, Executor, clean, running_world
+from tests.support.scheduler.executors import SLICES, TWO_TASKS, Executor, clean, running_world
+from tests.support.waiting import eventually
 
 ANEW: list[tuple[object, ...]] = [("rollout-one", "first", "died"), ("rollout-one", "first", None)]
 

@@ -10,20 +10,9 @@ from common.client_api.asking import Door
 from common.client_api.deployment import Accelerators
 from common.client_api.errors import ClientError
 from marlaas.cli.operator.calibration import calibrate
-from tests.conftest import eventually
-from tests.scheduler.accelerators.executors import (
-    ACCELERATOR,
-    MIB,
-    POOLS,
-    TWO_TASKS,
-    Device,
-    Executor,
-    World,
-    a_scheduler,
-    clean,
-    running_world,
-)
-from tests.scheduler.accelerators.test_with_executors import executors
+from tests.scheduler.accelerators.pool_workers import executors
+from tests.support.scheduler.executors import ACCELERATOR, MIB, POOLS, TWO_TASKS, Device, Executor, World, a_scheduler, clean, running_world
+from tests.support.waiting import eventually
 
 HELD = "SELECT count(*) FROM executors WHERE held IS NOT NULL OR measured IS NOT NULL"
 AWAKE_TWO = "SELECT count(*) FROM slices WHERE executor = 'rollout-two' AND awake_at IS NOT NULL AND ended_at IS NULL"

@@ -7,7 +7,7 @@ from common.bus import Bus
 from scheduler_svc.accelerators.queries import slices
 from scheduler_svc.base.database import Database
 from scheduler_svc.doctor.database_rules import examine_database
-from tests.scheduler.accelerators.executors import TWO_TASKS, running_world
+from tests.support.scheduler.executors import TWO_TASKS, running_world
 
 OLD, NEW = 40, 10
 """Days ago."""

@@ -3,7 +3,7 @@
 import pytest
 
 from common.bus import Bus
-from tests.scheduler.accelerators.executors import TWO_TASKS, clean, running_world
+from tests.support.scheduler.executors import TWO_TASKS, clean, running_world
 
 
 async def test_of_a_trainers_time_what_it_scored_is_booked_apart_and_never_more_than_it_was_busy(bus: Bus, database_url: str) -> None:

@@ -18,10 +18,10 @@ from common.streams import KIND_HEADER
 from scheduler_svc.base import metrics
 from scheduler_svc.base.database import Database
 from scheduler_svc.verbs.asks import AT_ONCE_PER_TENANT, WAITING_PER_TENANT
-from tests.conftest import eventually
-from tests.scheduler.ask.asking import Asker, answering, asker, world_with_blobs
-from tests.scheduler.finished import settled
-from tests.scheduler.stages import spec
+from tests.support.scheduler.asking import Asker, answering, asker, world_with_blobs
+from tests.support.scheduler.finished import settled
+from tests.support.scheduler.stages import spec
+from tests.support.waiting import eventually
 
 GARBAGE = [
     ("tasks", b"\xff\xfe", "not a ask-tasks.1 message"),

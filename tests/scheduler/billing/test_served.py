@@ -16,11 +16,11 @@ from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.tenancy.billing import budgets, prices, served
 from scheduler_svc.tenancy.billing.served import requests_ended
 from scheduler_svc.tenancy.limits import used_by
-from tests.conftest import eventually
-from tests.scheduler.ask.asking import asker
-from tests.scheduler.billing.test_invoices import set_price
-from tests.scheduler.finished import clean, settled
-from tests.scheduler.stages import Stages, running_world, spec
+from tests.scheduler.billing.prices import set_price
+from tests.support.scheduler.asking import asker
+from tests.support.scheduler.finished import clean, settled
+from tests.support.scheduler.stages import Stages, running_world, spec
+from tests.support.waiting import eventually
 
 BOOKED = "SELECT count(*), coalesce(sum(prompt_tokens), 0), coalesce(sum(sampled_tokens), 0) FROM served_requests"
 SUMS = "SELECT tenant, pool, task, kind, quantity, money FROM served_usage ORDER BY 1, 2, 3, 4"

@@ -19,9 +19,9 @@ from scheduler_svc.base.database import Database
 from scheduler_svc.doctor import key_rules
 from scheduler_svc.doctor.key_rules import ACCOUNTS, READABLE, REVOKED
 from scheduler_svc.doctor.violation import Violation
-from tests.common.access.keyed import TENANTS, Keyed, keyed_server
 from tests.scheduler.doctor.code_mutants import RULES_OF, loaded, mutants_of_module
-from tests.services import without_settings
+from tests.support.keyed import TENANTS, Keyed, keyed_server
+from tests.support.services import without_settings
 
 KEY = "U" + "A" * 55
 RULES = {"examine_folder": (READABLE,), "read_accounts": (ACCOUNTS, REVOKED), "examine_accounts": (ACCOUNTS, REVOKED)}

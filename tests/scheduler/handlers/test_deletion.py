@@ -11,9 +11,9 @@ from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Outgoing
 from common.messages import ControlTask, Event, PruneTasks, SubmitTask, TaskStatus
-from tests.conftest import eventually
-from tests.scheduler.finished import clean, settled, stages
-from tests.scheduler.stages import World, running_world, spec
+from tests.support.scheduler.finished import clean, settled, stages
+from tests.support.scheduler.stages import World, running_world, spec
+from tests.support.waiting import eventually
 
 CONSUMED = "prompt_tokens, sampled_tokens, trained_tokens, evaluation_tokens"
 NOTHING_TRAINED = {"task_count": 0, "task_bytes": 0, "blobs": 0, "blob_bytes": 0}

@@ -30,9 +30,9 @@ from scheduler_svc.upkeep.deletion.storage import needed_blobs
 from scheduler_svc.upkeep.outbox import OutboxRelay
 from scheduler_svc.upkeep.replicas import ReplicaRegistry
 from scheduler_svc.verbs import jobs
-from tests.conftest import at_work, eventually
-from tests.scheduler.finished import clean, settled, stages
-from tests.scheduler.stages import POOLS, running_world, spec, within
+from tests.support.scheduler.finished import clean, settled, stages
+from tests.support.scheduler.stages import POOLS, running_world, spec, within
+from tests.support.waiting import at_work, eventually
 
 OFFER = Catalog(POOLS, {"toy"})
 ROUNDS = 12

@@ -9,8 +9,8 @@ from scheduler_svc.base import audit
 from scheduler_svc.base.audit import Accepted, Refused, accepted, actor_of, refused
 from scheduler_svc.base.database import Database
 from scheduler_svc.migrate import migrate
-from tests.conftest import as_role
-from tests.scheduler.canaries import CANARY
+from tests.support.postgres import as_role
+from tests.support.scheduler.canaries import CANARY
 
 KEY = "U" + "A" * 55
 JOB = actor_of(f"jobs.cancel.acme.{KEY}", 7)

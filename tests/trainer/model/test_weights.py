@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 from torch import Tensor
 
 from common.accelerators.executors import StateMismatch, Tier
-from tests.trainer.conftest import VOCABULARY, make_groups, make_spec, random_model
+from tests.support.trainer.groups import make_groups, make_spec
+from tests.support.trainer.models import VOCABULARY, random_model
 from tests.trainer.steps import step
 from trainer_svc.device.memory import paged_out
 from trainer_svc.learner import initial_resident
