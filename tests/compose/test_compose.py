@@ -4,7 +4,6 @@ import ast
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import httpx
@@ -20,6 +19,7 @@ from tests.compose.jobs import (
     assert_every_step_was_taken_once,
     until,
 )
+from tests.support.marlaas.command import MARLAAS
 from tests.support.page_commands import commands
 from tests.support.paths import ROOT
 
@@ -27,7 +27,6 @@ pytestmark = pytest.mark.timeout(3600)
 
 READY_S = 180.0
 """Bound from nothing but images to a deployment that takes jobs: two cores with nothing else to do need a third of it."""
-MARLAAS = str(Path(sys.executable).parent / "marlaas")
 SECRETS = {name: ["/run/marlaas/nats.creds"] for name in SERVICES} | {"scheduler": ["/run/marlaas/nats.creds", "/run/marlaas/pgpass"]}
 """Files that a service alone can read."""
 

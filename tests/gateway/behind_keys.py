@@ -14,7 +14,6 @@ async def behind_keys(keyed: Keyed, world: World) -> AsyncGenerator[tuple[str, K
     """Address of a gateway that has its own key, and keys; tasks `slow-1` and `slow-2` of acme run."""
     async with with_keys(keyed) as (made, keys):
         for task in ("slow-1", "slow-2"):
-            await world.submit(task)
-            await world.event(task, "accepted")
+            await world.run(task, until="accepted")
         async with gateway(made.bus, keyed.url, access=made.access) as address:
             yield address, keys

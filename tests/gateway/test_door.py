@@ -47,8 +47,7 @@ async def test_a_key_may_by_http_what_it_may_by_nats(keyed: Keyed, keyed_world: 
 
 
 async def test_another_tenants_task_is_neither_shown_nor_changed(keyed: Keyed, keyed_world: World) -> None:
-    await keyed_world.submit("slow-1")
-    await keyed_world.event("slow-1", "accepted")
+    await keyed_world.run("slow-1", until="accepted")
     async with with_keys(keyed) as (made, keys), gateway(made.bus, keyed.url, access=made.access) as address:
         async with client(address, keys.valid["foreign"]) as foreign:
             asked, absent = [await foreign.post("/v1/ask/status", json={"task": task}) for task in ("slow-1", "slow-9")]
@@ -150,8 +149,7 @@ async def test_events_of_one_task_are_streamed_alone(world: World, door: httpx.A
     both = asyncio.gather(first(task="slow-2"), first(task="none"))
     await ready.acquire()
     await ready.acquire()
-    await world.submit("slow-1")
-    await world.event("slow-1", "accepted")
+    await world.run("slow-1", until="accepted")
     await door.post("/v1/jobs/prune", json={"tenant": "acme", "request": "r", "dry_run": True})
     await world.submit("slow-2")
     [task], [none] = await asyncio.wait_for(both, 60)

@@ -33,8 +33,7 @@ async def read(door: httpx.AsyncClient, task: str, *, most: int = 10**6, **heade
 
 
 async def test_stream_has_past_and_live_events_once_and_ends_with_the_task(world: World, door: httpx.AsyncClient) -> None:
-    await world.submit("slow-1", spec())
-    await world.event("slow-1", "accepted")
+    await world.run("slow-1", spec(), until="accepted")
     stream = asyncio.create_task(read(door, "slow-1"))
     await world.control("pause", "slow-1", until="paused")
     await world.control("cancel", "slow-1", until="cancelled")
@@ -47,8 +46,7 @@ async def test_stream_has_past_and_live_events_once_and_ends_with_the_task(world
 
 
 async def test_stream_goes_on_behind_the_last_event_on_another_gateway(world: World, nats_url: str, door: httpx.AsyncClient) -> None:
-    await world.submit("slow-1")
-    await world.event("slow-1", "accepted")
+    await world.run("slow-1", until="accepted")
     await world.control("pause", "slow-1", until="paused")
     first = await read(door, "slow-1", most=2)
 
@@ -71,8 +69,7 @@ async def test_last_event_must_be_a_number(world: World, door: httpx.AsyncClient
 
 
 async def test_streams_end_with_an_error_when_the_gateway_drains(world: World, nats_url: str) -> None:
-    await world.submit("slow-1")
-    await world.event("slow-1", "accepted")
+    await world.run("slow-1", until="accepted")
 
     async with httpx.AsyncClient(timeout=60) as anyone:
         async with gateway(world.bus, nats_url) as address:

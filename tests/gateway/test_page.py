@@ -45,8 +45,7 @@ async def run(line: str, folder: Path, **environment: str) -> tuple[int, str]:
 
 async def test_lines_do_what_they_say(world: World, door: httpx.AsyncClient, tmp_path: Path) -> None:
     await world.run("sums-1", spec())
-    await world.submit("slow-1")
-    await world.event("slow-1", "accepted")
+    await world.run("slow-1", until="accepted")
     number = await lost(world)
     example = (ROOT / EXAMPLE).read_text()
     (tmp_path / "examples").mkdir()

@@ -46,8 +46,7 @@ async def _answers(door: httpx.AsyncClient, status: int) -> bool:
 
 
 async def test_sigterm_ends_streams_with_an_error_and_the_process_with_0(world: World, nats_url: str, tmp_path: Path) -> None:
-    await world.submit("slow-1")
-    await world.event("slow-1", "accepted")
+    await world.run("slow-1", until="accepted")
     port, metrics = servers.free_port(), servers.free_port()
     own = {"PORT": str(port), "DRAIN_S": "5"}
     environment = without_settings() | {f"MARLAAS_GATEWAY_{name}": value for name, value in own.items()}

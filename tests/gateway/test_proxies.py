@@ -100,8 +100,7 @@ async def test_addresses_have_the_prefix_and_events_come_as_they_happen(door: ht
     made = await door.post("/v1/tasks", json=spec())
     assert made.status_code == 201
     assert made.headers["location"] == f"/marlaas/v1/tasks/{made.json()['task']}"
-    await world.submit("slow-1")
-    await world.event("slow-1", "accepted")
+    await world.run("slow-1", until="accepted")
     async with door.stream("GET", "/v1/tasks/slow-1/events", headers=STREAM) as answer:
         assert answer.status_code == 200
         events = aiter(Stream(answer))

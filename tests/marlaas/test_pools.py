@@ -68,8 +68,7 @@ async def test_pools_show_executors_and_slices_with_who_paid(world: World, run: 
 
 
 async def test_why_and_ps_say_what_a_parked_pool_waits_for(world: World, run: Run) -> None:
-    await world.submit("held")
-    await world.event("held", "accepted")
+    await world.run("held", until="accepted")
     await eventually(lambda: len(world.stages.opened) > 0)
     away = r"environment: its \d+ open groups are with environment 'toy', the oldest for \d+ s; nothing of its pool is to be sampled\n"
     assert re.fullmatch(away, await out(run("why", "held")))
@@ -92,8 +91,7 @@ async def test_operators_park_drain_wake_and_release(world: World, run: Run) -> 
             assert await world.rows("SELECT held FROM executors WHERE pool = 'other'") == [(None,)], "it is awake"
         assert await world.rows("SELECT held FROM executors WHERE pool = 'other'") == [(None,)]
     await out(run("pools", "park", "tiny"))
-    await world.submit("held")
-    await world.event("held", "accepted")
+    await world.run("held", until="accepted")
     await eventually(lambda: len(world.stages.opened) > 0)
     await world.execute("UPDATE executors SET ready_since = now() WHERE id = 'rollout-tiny'")
     assert "`marlaas pools release tiny` lifts it" in await out(run("why", "held"))

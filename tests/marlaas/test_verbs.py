@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url, text
+from sqlalchemy import make_url
 
 from common.bus import Bus
 from common.messages import GroupContext
@@ -161,16 +161,11 @@ async def test_delete_prune_and_what_is_stored(world: World, run: Run) -> None:
     assert await out(run("prune", "--dry-run")) == "0 B would be freed; nothing was deleted\n"
     both = "acme: {} 1 ended tasks, 51.2 kB: old\n{}\n"
     assert await out(run("prune", "--older-than", "0.001", "--dry-run")) == "0 B would be freed; nothing was deleted\n"
-    await change(world, "UPDATE tasks SET ended_at = now() - interval '1 hour' WHERE id = 'old'")
+    await world.execute("UPDATE tasks SET ended_at = now() - interval '1 hour' WHERE id = 'old'")
     dry = await out(run("prune", "--older-than", "0.001", "--dry-run"))
     assert dry == both.format("would delete", "51.2 kB would be freed; nothing was deleted")
     assert await out(run("prune", "--older-than", "0.001")) == both.format("deleted", "51.2 kB freed")
     assert [line.split()[0] for line in (await out(run("ps"))).splitlines()[1:]] == ["held"]
-
-
-async def change(world: World, statement: str) -> None:
-    async with world.database.transaction() as tx:
-        await tx.connection.execute(text(statement))
 
 
 async def test_failures_and_resend(world: World, run: Run) -> None:

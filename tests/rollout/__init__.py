@@ -27,5 +27,5 @@ Folders:
   parking and waking                                  parking/
   served requests                                     serving/
 
-Helpers: oracle.py (transformers with PEFT), stage.py (a replica at work), templates.py.
+Helpers: engines.py (engines and their adapters), oracle.py (transformers with PEFT), stage.py (a replica at work), templates.py.
 """

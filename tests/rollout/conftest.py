@@ -18,10 +18,10 @@ from rollout_svc.adapters import Adapters
 from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.engine import Engine
 from rollout_svc.text.chat import Chat
+from tests.rollout.engines import adapters_in, running_engine
 from tests.rollout.oracle import Oracle
 from tests.rollout.stage import Stage, performing
 from tests.support.rollout.requests import POOL
-from tests.support.waiting import at_work
 
 HERE = Path(__file__).parent
 
@@ -36,11 +36,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 async def engine() -> AsyncIterator[Engine]:
     """Takes three adapters into a batch and holds four, so that tests can ask for more."""
     settings = replace(EngineSettings.of(POOL, device="cpu", cores=(0,)), adapters=3, adapters_held=4)
-    engine = await Engine.start(settings)
-    try:
+    async with running_engine(settings) as engine:
         yield engine
-    finally:
-        engine.process.close()
 
 
 @pytest.fixture(scope="session")
@@ -68,11 +65,8 @@ async def blobs(bus: Bus) -> Blobs:
 @pytest_asyncio.fixture(loop_scope="session")
 async def adapters(engine: Engine, blobs: Blobs, tmp_path: Path) -> AsyncIterator[Adapters]:
     """Keeps two versions behind the newest; leaves the engine as it found it."""
-    adapters = Adapters(engine, blobs, tmp_path / "adapters", keep=2, keep_s=0, tolerance=engine.canary_tolerance)
-    async with at_work(adapters.run()):
+    async with adapters_in(engine, blobs, tmp_path / "adapters", keep_s=0) as adapters:
         yield adapters
-    for name in await engine.loaded():
-        await engine.unload(name)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -16,7 +16,7 @@ from rollout_svc.adapters import Adapters
 from rollout_svc.engine.config import EXACT, ROUGH, EngineSettings, Tolerance
 from rollout_svc.engine.engine import Engine
 from rollout_svc.engine.process import EngineProcess
-from tests.support.rollout.books import Book, version
+from tests.support.rollout.books import Book, adapters_of, version
 from tests.support.rollout.requests import POOL
 from tests.support.waiting import at_work, eventually
 
@@ -28,8 +28,7 @@ async def book() -> Book:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def adapters(book: Book, tmp_path: Path) -> AsyncIterator[Adapters]:
-    adapters = Adapters(book, book, tmp_path / "adapters", keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
-    async with at_work(adapters.run()):
+    async with adapters_of(book, tmp_path / "adapters") as adapters:
         yield adapters
 
 

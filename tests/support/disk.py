@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 SIZE_MIB = 640
 BLOBS_MIB = 128
 """Room for blobs on it."""
@@ -23,6 +25,15 @@ def small_disk(folder: Path, mib: int = SIZE_MIB) -> Iterator[bool]:
     finally:
         if mounted:
             subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextmanager
+def disk_or_skip(folder: Path, mib: int = SIZE_MIB) -> Iterator[None]:
+    """The same, in a test that is skipped where this user may not mount one."""
+    with small_disk(folder, mib) as mounted:
+        if not mounted:
+            pytest.skip("this user may not mount a file system")
+        yield
 
 
 def fill(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """A small random base model, and trajectories of random tokens."""
 
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,6 +30,12 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         max_position_embeddings=256,
         initializer_range=0.1,
     )
+
+
+@pytest.fixture
+def folder(model_folder: Path, tmp_path: Path) -> Path:
+    """A copy of the model's folder that the test may change."""
+    return Path(shutil.copytree(model_folder, tmp_path / "model"))
 
 
 @pytest.fixture

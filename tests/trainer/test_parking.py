@@ -37,12 +37,6 @@ STEPS = 6
 
 
 @pytest.fixture
-def folder(model_folder: Path, tmp_path: Path) -> Path:
-    """A copy of the model's folder that the test may change."""
-    return Path(shutil.copytree(model_folder, tmp_path / "model"))
-
-
-@pytest.fixture
 async def own_learner(folder: Path) -> AsyncIterator[Learner]:
     """One that can load its base model again."""
     learner = await Learner.start(Pool(model=str(folder), train_tokens=1024), device="cpu", threads=1)

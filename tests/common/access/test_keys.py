@@ -5,7 +5,6 @@ import base64
 import json
 import stat
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,12 +24,6 @@ from tests.support.buses import HASTY
 from tests.support.keyed import DEPLOYMENT, Keyed, keyed_server
 from tests.support.servers import running
 from tests.support.waiting import eventually
-
-
-@pytest.fixture
-async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
-    async with keyed_server(tmp_path) as server:
-        yield server
 
 
 def cancel(subject: str, tenant: str = "acme") -> Outgoing:

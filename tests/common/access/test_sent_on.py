@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from nats.aio.client import Client
@@ -18,7 +16,7 @@ from common.message_consistency import SAYS
 from common.messages import CancelServing, Message
 from common.streams import value_subject
 from tests.common.access.raw_clients import raw
-from tests.support.keyed import DEPLOYMENT, Keyed, keyed_server
+from tests.support.keyed import DEPLOYMENT, Keyed
 from tests.support.matching import covers
 
 SERVICES_OF_WORK = [name for name in SERVICES if name != "scheduler"]
@@ -57,12 +55,6 @@ HELD["OBJ_blobs"] = ("$O.blobs.>",)
 """Stream → what it stores."""
 KINDS = [kind for kind in SAYS if issubclass(kind, Message)]
 """What streams carry."""
-
-
-@pytest.fixture
-async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
-    async with keyed_server(tmp_path) as server:
-        yield server
 
 
 async def send_on(client: Client, source: str, allowed: tuple[str, ...], target: str) -> None:

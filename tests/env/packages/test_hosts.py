@@ -26,12 +26,6 @@ CROWD = wheel_of({"own_guest.py": GUEST}, dict.fromkeys(NAMES, ENTRIES["guest"])
 
 
 @pytest.fixture
-async def stage(bus: Bus, workers: Workers, sandbox: Confinement, python: str, tmp_path: Path) -> AsyncIterator[Stage]:
-    async with staged(bus, workers, sandbox, python, tmp_path / "packages") as stage:
-        yield stage
-
-
-@pytest.fixture
 async def narrow(bus: Bus, workers: Workers, sandbox: Confinement, python: str, tmp_path: Path) -> AsyncIterator[Stage]:
     """Two places, one for each tenant at most."""
     bounds = OwnBounds(places=2, tenant_places=1, slice_s=0.5)

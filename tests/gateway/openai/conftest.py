@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 from openai import AsyncOpenAI
-from sqlalchemy import text
 
 from gateway_svc.access import Access
 from tests.gateway.openai.clients import Opened, openai
@@ -17,8 +16,7 @@ from tests.support.scheduler.stages import World
 @pytest.fixture
 async def world(world: World) -> World:
     """With a tenant that has no task yet."""
-    async with world.database.transaction() as tx:
-        await tx.connection.execute(text("INSERT INTO tenants (id) VALUES ('acme')"))
+    await world.execute("INSERT INTO tenants (id) VALUES ('acme')")
     return world
 
 

@@ -161,8 +161,7 @@ async def test_absent_models_and_jobs_are_404(opened: Opened) -> None:
 
 
 async def test_jobs_are_paused_resumed_and_cancelled(world: World, opened: Opened) -> None:
-    await world.submit("slow-1", spec(name="slow"))
-    await world.event("slow-1", "accepted")
+    await world.run("slow-1", spec(name="slow"), until="accepted")
     async with opened(NOTHING) as client:
         jobs = client.fine_tuning.jobs
         states = [(await jobs.pause("slow-1")).status, (await jobs.resume("slow-1")).status, (await jobs.cancel("slow-1")).status]

@@ -20,8 +20,7 @@ OF_NOBODY = {"/v1/fine_tuning/alpha/graders/validate"}
 async def test_each_role_may_what_it_may(keyed: Keyed, keyed_world: World) -> None:
     source = Source(lambda _: deltas([Part("a")]))
     async with with_keys(keyed) as (made, keys):
-        await keyed_world.submit("slow-1")
-        await keyed_world.event("slow-1", "accepted")
+        await keyed_world.run("slow-1", until="accepted")
         async with gateway(made.bus, keyed.url, access=made.access, sampler=source) as address:
             for (method, path), (permitted, body) in ROWS.items():
                 for name, key in (keys.invalid | {"foreign": keys.valid["foreign"]}).items():

@@ -15,6 +15,7 @@ from common.messages import SubmitTask
 from common.spec import mark_of, marked
 from marlaas.client import Client, ClientError, NoAnswer, TaskRejected
 from tests.marlaas.tasks import SPEC
+from tests.marlaas.verbs import TASK
 from tests.support.buses import HASTY
 from tests.support.keyed import Keyed
 from tests.support.paths import ROOT
@@ -22,14 +23,6 @@ from tests.support.scheduler.stages import World, spec
 from tests.support.waiting import eventually_equals
 
 PUBLISH_JOB = ROOT / "examples" / "publish_job.py"
-TASK = """\
-name = "gcd"
-tenant = "acme"
-pool = "tiny"
-steps = 3
-environment.name = "toy"
-algorithm = { group_size = 2, groups_per_step = 2, max_staleness = 1 }
-"""
 
 
 async def test_tenant_trains_with_its_key_and_sees_nobody_else(keyed_world: World, keyed: Keyed, tmp_path: Path) -> None:

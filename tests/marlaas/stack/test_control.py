@@ -31,7 +31,7 @@ from marlaas.stack.state_files import (
 from marlaas.stack.supervised_process import HEALTH_EVERY_S, last_words
 from tests.marlaas.stack.plans import DUMMY, component_now, ignore, plan_for, started
 from tests.marlaas.waiting import until
-from tests.support.disk import empty, fill, small_disk
+from tests.support.disk import disk_or_skip, empty, fill
 from tests.support.paths import ROOT
 
 
@@ -259,9 +259,7 @@ def test_last_words_are_the_last_error_that_was_logged(log: str, words: str, tmp
 
 def test_stack_survives_a_full_disk_and_resumes_when_there_is_room(data: Path) -> None:
     """Everything is on it: logs, PostgreSQL, and the supervisor's own state."""
-    with small_disk(data) as mounted:
-        if not mounted:
-            pytest.skip("this user may not mount a file system")
+    with disk_or_skip(data):
         before = started(plan_for(data))
         victims = [one for name in ("postgres", "dummy0") if (one := before.component(name).process) is not None]
         fill(data)
@@ -285,9 +283,7 @@ def test_stack_survives_a_full_disk_and_resumes_when_there_is_room(data: Path) -
 
 def test_nats_is_restarted_when_its_disk_was_full(data: Path) -> None:
     store = data / "nats" / servers.STORE
-    with small_disk(store) as mounted:
-        if not mounted:
-            pytest.skip("this user may not mount a file system")
+    with disk_or_skip(store):
         started(plan_for(data))
         before = component_now(data, "nats").process
 

@@ -16,10 +16,10 @@ from rollout_svc.engine import config as engine_config
 from rollout_svc.engine.engine import Engine
 from rollout_svc.service import Rollout
 from rollout_svc.text.chat import Chat
+from tests.rollout.engines import adapters_in, running_engine
 from tests.rollout.parking.faulty_worker import FaultyWorker
 from tests.rollout.parking.sleeping import sleeping_settings
 from tests.support.rollout.requests import POOL
-from tests.support.waiting import at_work
 
 
 @pytest.fixture(scope="session")
@@ -37,21 +37,14 @@ def with_faults() -> Iterator[None]:
 
 @pytest_asyncio.fixture(loop_scope="session", scope="session")
 async def sleeper(model_folder: Path, with_faults: None) -> AsyncIterator[Engine]:
-    engine = await Engine.start(sleeping_settings(model_folder))
-    try:
-        await engine.warm_up()
+    async with running_engine(sleeping_settings(model_folder), warm=True) as engine:
         yield engine
-    finally:
-        engine.process.close()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def held(sleeper: Engine, blobs: Blobs, tmp_path: Path) -> AsyncIterator[Adapters]:
-    adapters = Adapters(sleeper, blobs, tmp_path / "adapters", keep=2, keep_s=60, tolerance=sleeper.canary_tolerance)
-    async with at_work(adapters.run()):
+    async with adapters_in(sleeper, blobs, tmp_path / "adapters", keep_s=60) as adapters:
         yield adapters
-    for name in await sleeper.loaded():
-        await sleeper.unload(name)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

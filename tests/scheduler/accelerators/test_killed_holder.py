@@ -46,14 +46,14 @@ async def test_accelerator_of_a_killed_holder_is_in_use_long_before_its_lease_ex
         await world.execute(*TWO_TASKS)
         await send(bus, "one", 0, 1)
         await eventually(lambda: "rollout-one" in holders(tmp_path).memory, 60)
-        await world.becomes("SELECT executor, awake_at IS NOT NULL FROM slices", [("rollout-one", True)])
+        await world.rows_become("SELECT executor, awake_at IS NOT NULL FROM slices", [("rollout-one", True)])
         await send(bus, "two", 0, 1)
         await asyncio.to_thread(_kill, running["one"])
         killed_s = time.monotonic()
         await eventually(lambda: holders(tmp_path).computing and "rollout-two" in holders(tmp_path).memory, 60)
         took_s = time.monotonic() - killed_s
         assert took_s < IN_USE_WITHIN_S, f"in use again after {took_s:.2f} s"
-        await world.becomes("SELECT executor, ended FROM slices ORDER BY epoch", [("rollout-one", "died"), ("rollout-two", None)])
+        await world.rows_become("SELECT executor, ended FROM slices ORDER BY epoch", [("rollout-one", "died"), ("rollout-two", None)])
         await clean(world)
 
 

@@ -21,8 +21,9 @@ async def test_work_of_both_pools_is_done_one_pool_at_a_time(bus: Bus, database_
             await send(bus, "two", 10 * number, 2)
             await eventually(lambda number=number: all(one.handled == 2 * number + 2 for one in workers.values()), 60)
         counts = "SELECT executor, count(*) >= 2, bool_and(awake_at IS NOT NULL) FROM slices GROUP BY 1 ORDER BY 1"
-        await world.becomes(counts, [("rollout-one", True, True), ("rollout-two", True, True)])  # work may end before the answer is read
-        await world.becomes("SELECT count(*) FROM slices WHERE ended = 'switched' AND booked_at IS NULL", [(0,)])
+        # work may end before the answer is read
+        await world.rows_become(counts, [("rollout-one", True, True), ("rollout-two", True, True)])
+        await world.rows_become("SELECT count(*) FROM slices WHERE ended = 'switched' AND booked_at IS NULL", [(0,)])
         assert await world.rows("SELECT DISTINCT task FROM slice_shares ORDER BY 1") == [("t1",), ("t2",)]
         await clean(world)
 

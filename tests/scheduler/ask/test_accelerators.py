@@ -30,17 +30,13 @@ from tests.scheduler.accelerators.reports import report
 from tests.support.scheduler.asking import answering, asker
 from tests.support.scheduler.shared_accelerator import SHARED, fill
 from tests.support.scheduler.stages import POOLS
+from tests.support.scheduler.statements import execute, select
 
 
 @pytest.fixture
 async def filled(database: Database) -> Database:
     await fill(database)
     return database
-
-
-async def found(database: Database, query: str) -> list[tuple[object, ...]]:
-    async with database.transaction() as tx:
-        return [tuple(row) for row in (await tx.connection.execute(text(query))).all()]
 
 
 async def test_slices_of_a_tenant_are_those_that_served_it_with_its_own_shares(bus: Bus, nats_url: str, filled: Database) -> None:
@@ -66,9 +62,8 @@ async def test_slices_of_a_tenant_are_those_that_served_it_with_its_own_shares(b
 
 
 async def test_parked_sampler_whose_open_groups_are_with_environments_waits_for_nothing(filled: Database) -> None:
-    async with filled.transaction() as tx:
-        await tx.connection.execute(text("UPDATE executors SET ready_since = NULL"))
-    assert await found(filled, "SELECT waiting_since FROM pool_status WHERE executor = 'rollout-other'") == [(None,)]
+    await execute(filled, "UPDATE executors SET ready_since = NULL")
+    assert await select(filled, "SELECT waiting_since FROM pool_status WHERE executor = 'rollout-other'") == [(None,)]
 
 
 async def test_executors_say_where_their_state_is_who_waits_and_what_waking_costs(bus: Bus, nats_url: str, filled: Database) -> None:
@@ -151,16 +146,14 @@ UPDATE steps SET metrics = '{"score_s": 1e9}' WHERE task = 'y'
 
 
 async def test_seconds_of_a_trainer_are_told_apart_into_train_and_score(bus: Bus, nats_url: str, filled: Database) -> None:
-    async with filled.transaction() as tx:
-        for statement in TRAINED.split(";\n"):
-            await tx.connection.execute(text(statement))
+    await execute(filled, *TRAINED.split(";\n"))
     columns = "slices, switch_s::float8, awake_s::float8, busy_s::float8, idle_s::float8"
     use = f"SELECT pool, function, {columns} FROM accelerator_use WHERE function <> 'generate' ORDER BY pool, function, hour"
     train = [("tiny", "train", 1, 1.0, 0.4, 0.3, 0.1), ("tiny", "train", 1, 0.0, 3.6, 2.7, 0.9)]
     score = [("tiny", "score", 0, 0.0, 0.1, 0.1, 0.0), ("tiny", "score", 0, 0.0, 0.9, 0.9, 0.0)]
     before = ("other", "train", 1, 1.0, 5.0, 4.0, 1.0)  # a slice of before it was measured
-    assert await found(filled, use) == [before, *score, *train]
-    assert await found(filled, "SELECT epoch, busy_s::float8, score_s::float8 FROM accelerator_slices WHERE epoch > 3 ORDER BY 1") == [
+    assert await select(filled, use) == [before, *score, *train]
+    assert await select(filled, "SELECT epoch, busy_s::float8, score_s::float8 FROM accelerator_slices WHERE epoch > 3 ORDER BY 1") == [
         (4, 4.0, 1.0), (5, 4.0, None),
     ]  # fmt: skip
     async with answering(bus, filled, SHARED), asker(nats_url) as asks:
@@ -179,7 +172,7 @@ async def test_trace_counts_what_is_sampled_during_another_trajectory_s_environm
     added = """INSERT INTO trajectories (task, "group", member, state, sequence, reward, scored_at, env_ms, away_ms, turns)
                SELECT 'x', 0, 1, 'trained', 3, 1, admitted_at + interval '36 seconds', 0, 4000, 1 FROM groups
                WHERE task = 'x' AND number = 0 RETURNING member"""
-    await found(filled, added)
+    await select(filled, added)
     async with answering(bus, filled, SHARED), asker(nats_url) as asks:
         [x, _] = [one.steps[0] for one in (await asks.ask(TraceAnswer, None, "trace")).tasks]
     assert x.generate_s + x.environment_s == pytest.approx(54.5), "as the longest trajectory"
@@ -221,20 +214,21 @@ async def test_accelerator_time_is_in_usage_and_use_by_hour(bus: Bus, nats_url: 
         usage = await asks.ask(UsageAnswer, "globex", "usage")
         assert [one.accelerator_ms for one in usage.tenants] == [6000]
         assert [(one.task, one.accelerator_ms) for one in usage.tasks] == [("y", 6000)]
-        await found(filled, "INSERT INTO prices (kind, price, per) VALUES ('accelerator', 2, 1000) RETURNING kind")
+        await select(filled, "INSERT INTO prices (kind, price, per) VALUES ('accelerator', 2, 1000) RETURNING kind")
         for unit in ("money", "tokens"):
             given = f"VALUES ('globex', 'total', '{unit}', 100, now() - interval '1 day', 0) RETURNING tenant"
-            await found(filled, f"INSERT INTO budgets (tenant, period, unit, amount, begins_at, before) {given}")
+            await select(filled, f"INSERT INTO budgets (tenant, period, unit, amount, begins_at, before) {given}")
         new = "INSERT INTO ledger (tenant, task, kind, number, tokens) VALUES ('globex', 'y', 'accelerator', 3, 2500) RETURNING number"
-        await found(filled, new)
+        await select(filled, new)
         spent = {one.unit: one.spent for one in (await asks.ask(BudgetsAnswer, "globex", "budgets")).budgets}
         assert spent == {"money": 5, "tokens": 0}
         [line] = [one for one in (await asks.ask(InvoiceAnswer, "globex", "invoice")).lines if one.money]
         assert (line.kind, line.quantity, line.money) == ("accelerator", 8500, 5)
-        await found(filled, "DELETE FROM ledger WHERE number = 3 RETURNING number")
-    assert await found(filled, "SELECT tenant, accelerator_s::float8 FROM tenant_usage ORDER BY 1") == [("acme", 4.0), ("globex", 6.0)]
-    assert await found(filled, "SELECT DISTINCT parked_s::float8 FROM task_timeline") == [(5.5,)]
+        await select(filled, "DELETE FROM ledger WHERE number = 3 RETURNING number")
+    assert await select(filled, "SELECT tenant, accelerator_s::float8 FROM tenant_usage ORDER BY 1") == [("acme", 4.0), ("globex", 6.0)]
+    assert await select(filled, "SELECT DISTINCT parked_s::float8 FROM task_timeline") == [(5.5,)]
     use = "SELECT pool, slices, switch_s::float8, awake_s::float8, busy_s::float8, idle_s::float8 FROM accelerator_use"
-    hours = await found(filled, f"{use} WHERE pool = 'other' ORDER BY hour")
+    hours = await select(filled, f"{use} WHERE pool = 'other' ORDER BY hour")
     assert hours == [("other", 1, 1.0, 1.0, 0.75, 0.25), ("other", 1, 0.0, 3.0, 2.25, 0.75)], "it began 2 s before the hour"
-    assert await found(filled, "SELECT count(*) FROM accelerator_slices WHERE held_s = 5 AND switch_s + busy_s + idle_s = held_s") == [(2,)]
+    whole = "SELECT count(*) FROM accelerator_slices WHERE held_s = 5 AND switch_s + busy_s + idle_s = held_s"
+    assert await select(filled, whole) == [(2,)]

@@ -23,6 +23,7 @@ from tests.support.scheduler.asking import asker
 from tests.support.scheduler.dead_letters import dead_letter
 from tests.support.scheduler.finished import settled
 from tests.support.scheduler.stages import Stages, running_world, spec
+from tests.support.scheduler.statements import execute
 
 NOBODY = "SELECT kind, sum(tokens) FROM ledger WHERE paid_by = 'nobody' GROUP BY kind ORDER BY kind"
 
@@ -187,8 +188,7 @@ async def test_prices_are_never_changed_nor_set_for_the_past(database: Database,
         async with owner.transaction() as tx:
             await prices.add_price(tx.connection, SetPrice(request="one", of="sampled", price=Decimal(1)))
         with pytest.raises(DBAPIError):
-            async with owner.transaction() as tx:
-                await tx.connection.execute(text(statement))
+            await execute(owner, statement)
     async with database.transaction() as tx:
         assert len(await prices.all_prices(tx.connection)) == 1
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from sqlalchemy import text
 
 from common.access.claims import deletion_token
 from common.access.folder import SYSTEM
@@ -21,6 +20,7 @@ from scheduler_svc.doctor.key_rules import ACCOUNTS, READABLE, REVOKED
 from scheduler_svc.doctor.violation import Violation
 from tests.scheduler.doctor.code_mutants import RULES_OF, loaded, mutants_of_module
 from tests.support.keyed import TENANTS, Keyed, keyed_server
+from tests.support.scheduler.statements import Queried
 from tests.support.services import without_settings
 
 KEY = "U" + "A" * 55
@@ -28,14 +28,10 @@ RULES = {"examine_folder": (READABLE,), "read_accounts": (ACCOUNTS, REVOKED), "e
 
 
 @dataclass(frozen=True)
-class World:
+class World(Queried):
     keyed: Keyed
     database: Database
     system: Bus
-
-    async def execute(self, statement: str) -> None:
-        async with self.database.transaction() as tx:
-            await tx.connection.execute(text(statement))
 
     async def broken(self) -> set[str]:
         return {violation.rule for violation in await self.violations(key_rules) or ()}

@@ -5,8 +5,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import text
-
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Outgoing
@@ -128,8 +126,7 @@ async def test_prune_deletes_what_its_dry_run_lists(bus: Bus, database_url: str,
             await finish(world, task, tenant=tenant)
         await clean(world)
         assert (await pruned(world, "nothing", dry_run=True)).items() >= NOTHING_TRAINED.items()
-        async with world.database.transaction() as tx:
-            await tx.connection.execute(text("UPDATE tasks SET ended_at = now() - interval '1 day' WHERE id IN ('old', 'other')"))
+        await world.execute("UPDATE tasks SET ended_at = now() - interval '1 day' WHERE id IN ('old', 'other')")
         repeated = stages(bus, tmp_path)
         await repeated.store("new", 3, "of a step that was trained twice")
         sizes = {blob.name: blob.size_bytes for blob in await Blobs(bus).listed()}

@@ -14,6 +14,7 @@ from gateway_svc.openai.sampling.choices import Choice, Target
 
 FINGERPRINT = "vllm-0.32.0/tiny/0123456789ab"
 HELLO: Any = [{"role": "user", "content": "Say hello."}]
+TOOLS: Any = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 
 
 def token(text: str, top: int = 0) -> ServedToken:

@@ -1,13 +1,17 @@
 """An engine and a blob store that keep book of adapters, and versions for them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 
 from common.messages import AdapterRef, BlobRef, Canary
+from rollout_svc.adapters import Adapters
+from rollout_svc.engine.config import EXACT
+from tests.support.waiting import at_work
 
 CANARY = np.arange(8, dtype="<i4")
 
@@ -49,6 +53,14 @@ class Book:
 
     async def prompt_logprobs(self, ids: Sequence[int], adapter: str | None) -> list[float]:
         return [difference - 1.0 for difference in self.differences]
+
+
+@asynccontextmanager
+async def adapters_of(book: Book, folder: Path) -> AsyncIterator[Adapters]:
+    """Adapters over the book, at work until the block ends."""
+    adapters = Adapters(book, book, folder, keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
+    async with at_work(adapters.run()):
+        yield adapters
 
 
 def version(number: int, task: str = "task") -> AdapterRef:

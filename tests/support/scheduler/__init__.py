@@ -7,6 +7,7 @@ asking.py                questions, as clients send them
 canaries.py              a text in every field, and the places that keep it
 dead_letters.py          dead letters, published and recorded
 executors.py             executors that follow orders and compute nothing
+statements.py            SQL that a test runs
 shared_accelerator.py    rows of an accelerator that two pools share
 retention.py             days that pass, and blobs that remain
 tenant_settings.py       settings of a tenant

@@ -8,8 +8,6 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from sqlalchemy import text
-
 from common import streams
 from common.accelerators import ExecutorState, Function, Tier
 from common.bus import Bus, Outgoing
@@ -21,6 +19,7 @@ from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.service import Scheduler
 from scheduler_svc.settings import SchedulerSettings
 from tests.support.scheduler.stages import ended
+from tests.support.scheduler.statements import Queried
 from tests.support.waiting import eventually
 
 MIB = 2**20
@@ -213,9 +212,14 @@ class Executor:
     async def wakes(self) -> None:
         await eventually(lambda: self.is_awake, 30)
 
+    async def wakes_for(self, ready: int) -> None:
+        """Wait until it is awake, from when on so many messages wait for it."""
+        await self.has_work(ready)
+        await self.wakes()
+
 
 @dataclass
-class World:
+class World(Queried):
     """A scheduler that leads accelerator `a`, and its executors by name."""
 
     bus: Bus
@@ -238,36 +242,17 @@ class World:
         await asyncio.gather(runner, return_exceptions=True)
         self.device.free(name)
 
-    async def execute(self, *statements: str) -> None:
-        async with self.database.transaction() as tx:
-            for statement in statements:
-                await tx.connection.execute(text(statement))
+    async def with_two_tasks(self, *names: str) -> list[Executor]:
+        """Executors, once a task of each pool runs."""
+        await self.execute(*TWO_TASKS)
+        return [self.executors[name] for name in names]
 
     async def one_awake(self) -> tuple[Executor, Executor]:
         """The samplers of both pools, each with a task: the first is awake with work, the second has none."""
-        await self.execute(*TWO_TASKS)
-        one, two = self.executors["rollout-one"], self.executors["rollout-two"]
-        await one.has_work(1)
-        await one.wakes()
-        await self.becomes("SELECT count(*) FROM slices WHERE awake_at IS NOT NULL", [(1,)])
+        one, two = await self.with_two_tasks("rollout-one", "rollout-two")
+        await one.wakes_for(1)
+        await self.rows_become("SELECT count(*) FROM slices WHERE awake_at IS NOT NULL", [(1,)])
         return one, two
-
-    async def rows(self, query: str) -> list[tuple[object, ...]]:
-        async with self.database.transaction() as tx:
-            return [tuple(row) for row in (await tx.connection.execute(text(query))).all()]
-
-    async def becomes(self, query: str, expected: list[tuple[object, ...]], timeout_s: float = 60.0) -> None:
-        found: list[tuple[object, ...]] = []
-
-        async def is_so() -> bool:
-            nonlocal found
-            found = await self.rows(query)
-            return found == expected
-
-        try:
-            await eventually(is_so, timeout_s)
-        except TimeoutError:
-            raise AssertionError(f"{query}\n{found}\nand not\n{expected}") from None
 
 
 def task_row(task: str, pool: str, tenant: str = "acme") -> tuple[str, str]:

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import text
-
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
@@ -25,6 +23,7 @@ from scheduler_svc.doctor.runner import Depth, examine
 from scheduler_svc.upkeep.deletion.garbage_collector import SPACING_S, GarbageCollector
 from tests.support.postgres import as_role, copied_database, database_copy
 from tests.support.scheduler.stages import Stages, World, running_world, spec, updated
+from tests.support.scheduler.statements import Queried
 from tests.support.servers import running
 from tests.support.waiting import eventually, eventually_equals
 
@@ -139,7 +138,7 @@ class Finished:
 
 
 @dataclass(frozen=True)
-class Copy:
+class Copy(Queried):
     """Copied servers, without services."""
 
     bus: Bus
@@ -148,10 +147,6 @@ class Copy:
     folder: Path
     nats_url: str
     database_url: str
-
-    async def execute(self, statement: str) -> None:
-        async with self.database.transaction() as tx:
-            await tx.connection.execute(text(statement))
 
 
 async def finish(postgres_port: int, migrated: str, folder: Path) -> Finished:

@@ -1,9 +1,8 @@
 """An accelerator that two pools share, in the tables."""
 
-from sqlalchemy import text
-
 from scheduler_svc.base.database import Database
 from tests.support.scheduler.stages import POOLS
+from tests.support.scheduler.statements import execute
 
 SHARED = {"tiny": POOLS["tiny"].model_copy(update={"on": "a"}), "other": POOLS["tiny"].model_copy(update={"on": "a"})}
 ROWS = """
@@ -49,6 +48,4 @@ INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, 
 
 
 async def fill(database: Database) -> None:
-    async with database.transaction() as tx:
-        for statement in ROWS.split(";\n"):
-            await tx.connection.execute(text(statement))
+    await execute(database, *ROWS.split(";\n"))

@@ -41,7 +41,8 @@ from scheduler_svc.base.database import Database
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.service import Scheduler
 from scheduler_svc.settings import SchedulerSettings
-from tests.support.waiting import eventually, eventually_equals
+from tests.support.scheduler.statements import Queried
+from tests.support.waiting import eventually
 
 ControlVerb = Literal["cancel", "pause", "resume", "delete"]
 POOLS = {"tiny": Pool(model="models/tiny", context_tokens=512, max_rank=16, serving=Serving())}
@@ -159,7 +160,7 @@ class Stages:
 
 
 @dataclass
-class World:
+class World(Queried):
     """A running scheduler with its stages."""
 
     bus: Bus
@@ -225,19 +226,6 @@ class World:
             return status is not None and condition(status)
 
         await eventually(is_met)
-
-    async def execute(self, statement: str) -> None:
-        """Change rows behind the scheduler's back."""
-        async with self.database.transaction() as tx:
-            await tx.connection.execute(text(statement))
-
-    async def rows(self, query: str) -> list[Any]:
-        async with self.database.transaction() as tx:
-            return list((await tx.connection.execute(text(query))).all())
-
-    async def rows_become(self, query: str, expected: list[Any], timeout_s: float = 240.0) -> None:
-        """Wait until `query` returns the expected rows."""
-        await eventually_equals(lambda: self.rows(query), expected, timeout_s)
 
 
 @asynccontextmanager

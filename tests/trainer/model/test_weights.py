@@ -21,12 +21,6 @@ from trainer_svc.model.policy import Policy
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def folder(model_folder: Path, tmp_path: Path) -> Path:
-    """A copy of the model's folder that the test may change."""
-    return Path(shutil.copytree(model_folder, tmp_path / "model"))
-
-
 def stepped(policy: Policy) -> Tensor:
     """Parameters after a step."""
     spec = make_spec("a")
