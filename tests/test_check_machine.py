@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy import check_machine
-
-ROOT = Path(__file__).parents[1]
+from tests.support.paths import ROOT
 
 
 def test_machine_of_the_tests_has_all() -> None:

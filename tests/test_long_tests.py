@@ -1,13 +1,11 @@
 """The list of long tests is true, and what is not on it is noticed."""
 
 import ast
-from pathlib import Path
 
 import pytest
 
 from tests.long_tests import COMPUTED, LONG_S, REASONS, unlisted
-
-ROOT = Path(__file__).parents[1]
+from tests.support.paths import ROOT
 
 
 @pytest.mark.parametrize("test", REASONS)

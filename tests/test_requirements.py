@@ -8,7 +8,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parents[1]
+from tests.support.paths import ROOT
+
 FOLDER = ROOT / "requirements"
 LISTS = sorted(FOLDER.rglob("*.txt"))
 WITH_CLOSURE = ("gpu", "bench-trl")

@@ -16,7 +16,7 @@ from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import Event, SampledTurn, SampleTurns, ScoredTrajectory, TokenRecord, TrajectoriesScored, TurnRequest, TurnsSampled
 from marlaas.reporting.progress import TrainedStep, step_of
-from tests.conftest import eventually
+from tests.support.waiting import eventually
 
 GROUP = group_context("a", 3, size=2)
 

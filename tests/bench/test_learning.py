@@ -18,8 +18,7 @@ from bench.learning.arms import Arm, Workplace, spec_of
 from bench.learning.evaluation import SPLITS, Answers
 from bench.learning.intervals import over_seeds_and_prompts, pass_at
 from env_svc.builtin.compose import run
-
-ROOT = Path(__file__).parents[2]
+from tests.support.paths import ROOT
 
 
 def test_interval_of_equal_values_is_their_mean() -> None:

@@ -20,7 +20,7 @@ from bench.plex.real.faults.stores import OLDER, Told, copied, put_back
 from bench.plex.real.faults.tasks import ended_as
 from bench.plex.real.recorder import COMPUTE, Executor, Recorder, Recording
 from scheduler_svc.reconcile import Reconciliation, as_text
-from tests.conftest import eventually
+from tests.support.waiting import eventually
 
 CORES = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
 NEEDS_TWO_CORES = pytest.mark.skipif(CORES[0] == CORES[1], reason="one core is the accelerator, another is none")

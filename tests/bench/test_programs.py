@@ -9,7 +9,7 @@ import pytest
 from bench.programs import __main__ as bench
 from bench.programs.corpus import PAIRS, Program, cells, modules_of, programs, statements_of
 from bench.programs.mutants import MUTANTS, Case, case_of
-from tests.env.sandboxes.kinds import KINDS, sandbox_of
+from tests.support.env.sandboxes import KINDS, sandbox_of
 
 CUT = 30
 RUNS = 4

@@ -2,10 +2,12 @@
 violation, and the replay of every step must give equal digests.
 
 launch.py           starts a service, with an armed crash point if one was requested
-proxy.py clock.py disk.py    connections, clocks and a disk that can fail
-target.py           a running stack with all of that
-*_faults.py         injection of each fault; faults.py lists the kinds
+target.py           a running stack whose connections, clocks and disk can fail
+message_faults.py network_faults.py process_faults.py    injection of each fault; faults.py lists the kinds
 harness.py          the run: tasks, faults one after the other, recovery times, the doctor's verdict
 report.py           recovery times by kind of fault, for the terminal and as a file
 replay.py           the replay of every step
+
+a run of minutes       test_chaos.py
+reports of recoveries  test_report.py
 """

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from tests.chaos import disk, message_faults, network_faults, process_faults
+from tests.chaos import message_faults, network_faults, process_faults
 from tests.chaos.process_faults import JUMP_S
 from tests.chaos.target import SERVERS, SERVICES, Target
+from tests.support import disk
 
 CRASHES = (
     ("scheduler", "before_ack"),

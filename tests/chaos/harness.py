@@ -18,15 +18,15 @@ from marlaas.client import Client
 from marlaas.stack import control as stacks
 from marlaas.stack import database_folder, servers
 from marlaas.stack.state_files import Service, Stack, read_plan, read_stack
-from tests.chaos.clock import Clocks
-from tests.chaos.disk import BLOBS_MIB, small_disk
 from tests.chaos.faults import Fault, kinds_for, series
-from tests.chaos.proxy import Wire
 from tests.chaos.replay import replayed
 from tests.chaos.report import Recovery, Report
 from tests.chaos.target import SERVICES, Target
+from tests.support.clock import Clocks
+from tests.support.disk import BLOBS_MIB, small_disk
+from tests.support.paths import ROOT
+from tests.support.proxy import Wire
 
-REPOSITORY = Path(__file__).parents[2]
 RECOVERY_TIMEOUT_S = 240.0
 FINISH_TIMEOUT_S = 600.0
 SWEEP_S = 5.0
@@ -104,7 +104,7 @@ async def breakable_stack(data: Path, random: Random) -> AsyncIterator[tuple[Sta
         mounted = until_end.enter_context(small_disk(disk))
         # So that the streams' smallest bounds fit the disk too, which the doctor looks at.
         room = {"MARLAAS_NATS_BLOBS_BYTES": str(BLOBS_MIB * 2**20)} if mounted else None
-        plan = stacks.make_plan(data, REPOSITORY / "pools.toml", settings=room)
+        plan = stacks.make_plan(data, ROOT / "pools.toml", settings=room)
         wires = {f"{name}-nats": Wire(f"{name}-nats", plan.nats_port) for name in SERVICES}
         wires["scheduler-postgres"] = Wire("scheduler-postgres", plan.postgres_port)
         for wire in wires.values():
@@ -122,7 +122,7 @@ async def breakable_stack(data: Path, random: Random) -> AsyncIterator[tuple[Sta
 
 
 def _breakable(service: Service, target: Target) -> Service:
-    env = service.env | {"PYTHONPATH": str(REPOSITORY), "MARLAAS_NATS_URL": servers.nats_url(target.wires[f"{service.name}-nats"].port)}
+    env = service.env | {"PYTHONPATH": str(ROOT), "MARLAAS_NATS_URL": servers.nats_url(target.wires[f"{service.name}-nats"].port)}
     if service.name == "scheduler":
         env |= {"MARLAAS_SCHEDULER_SWEEP_S": str(SWEEP_S)}
         passfile = database_folder.passfile(target.data / "postgres")

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from tests.chaos.proxy import Wire
 from tests.chaos.target import Target
+from tests.support.proxy import Wire
 
 MIN_DURATION_S, MAX_DURATION_S = 1.0, 8.0
 LATENCY_S = (0.02, 0.3)

@@ -1,15 +1,15 @@
 """Replay of every step of a run from the recorded batches: the blobs must be equal to the last bit."""
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from common.bus import Bus
 from common.pools import read_pools
 from marlaas.stack.state_files import Stack
+from tests.support.paths import ROOT
 from trainer_svc.learner import Learner
 from trainer_svc.replay.steps import replay_all
 
-POOLS = Path(__file__).parents[2] / "pools.toml"
+POOLS = ROOT / "pools.toml"
 THREADS = 1
 """Threads of the stack's trainer; sums on more threads may round differently."""
 

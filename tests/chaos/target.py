@@ -12,8 +12,8 @@ import psutil
 from bench.harness.keys import measuring_key
 from common.bus import Bus
 from marlaas.stack.state_files import read_plan, read_stack
-from tests.chaos.clock import Clocks
-from tests.chaos.proxy import Wire
+from tests.support.clock import Clocks
+from tests.support.proxy import Wire
 
 SERVICES = ("scheduler", "env", "rollout-tiny", "trainer-tiny", "gateway")
 SERVERS = ("nats", "postgres")

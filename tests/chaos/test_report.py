@@ -5,11 +5,11 @@ from pathlib import Path
 from random import Random
 
 from bench.charts.recovery_table import chaos, fault
-from tests.chaos.clock import Clocks
 from tests.chaos.faults import kinds_for
-from tests.chaos.proxy import Wire
 from tests.chaos.report import Recovery, Report, by_kind, keep, summary, table
 from tests.chaos.target import SERVICES, Target
+from tests.support.clock import Clocks
+from tests.support.proxy import Wire
 
 
 def run(seed: int, *recoveries: Recovery) -> Report:

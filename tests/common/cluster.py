@@ -14,9 +14,10 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from marlaas.stack import servers
-from tests.conftest import eventually
+from tests.support.paths import ROOT
+from tests.support.waiting import eventually
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+DEPLOY = ROOT / "deploy"
 NODES = 3
 CAUGHT_UP_S = 120.0
 """Maximum time until a restarted node has all data; it takes seconds."""

@@ -20,8 +20,8 @@ from common.messages import BlobRef
 from common.resilience.backoff import Backoff
 from common.streams import BLOBS_BUCKET, Stream
 from marlaas.stack import servers
-from tests.chaos.proxy import Wire
-from tests.conftest import eventually
+from tests.support.proxy import Wire
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(params=[400, 40_000], ids=["one chunk", "three chunks"])

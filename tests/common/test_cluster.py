@@ -16,9 +16,9 @@ from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.messages import ControlTask, HistoryMark, SubmitTask
 from common.streams import BLOBS_BUCKET, BUCKETS, HISTORY_BUCKET, STREAMS
-from tests.common.bus.consuming import consuming, drained, job
 from tests.common.cluster import NODES, Cluster, running_cluster
-from tests.conftest import at_work, eventually
+from tests.support.consuming import consuming, drained, job
+from tests.support.waiting import at_work, eventually
 
 T = TypeVar("T")
 JOBS = replace(streams.scheduler_jobs("acme"), ack_wait_s=5.0)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from common.resilience.crashpoints import NAMES
-from tests.services import without_settings
+from tests.support.services import without_settings
 
 VISITS = """
 import sys

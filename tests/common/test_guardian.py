@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from common.resilience.guardian import guarded
-from tests.conftest import eventually
+from tests.support.waiting import eventually
 
 GUARDED = """
 import ctypes, os, sys, time

@@ -7,7 +7,7 @@ import pytest
 
 from common.shaping import Attempt, are_equal, excess_length, has_equal_rewards, rank_shares, shaped_rewards
 from common.spec import TaskSpec
-from tests.trainer.conftest import make_spec
+from tests.support.trainer.groups import make_spec
 
 RANKED = {"environment": {"name": "e", "rank_weights": {"short": 0.2}}}
 PENALIZED: dict[str, Any] = {"sampling": {"max_tokens": 10}, "overlong": {"rule": "penalize", "buffer_tokens": 10, "penalty": 0.5}}

@@ -23,7 +23,8 @@ from common.messages import BlobRef, ControlTask, TaskStatus
 from marlaas.stack import servers
 from marlaas.tenancy.stored_streams import connected, restore, save
 from tests.common.cluster import NODES, Cluster, running_cluster
-from tests.conftest import at_work, eventually, running
+from tests.support.servers import running
+from tests.support.waiting import at_work, eventually
 
 JOBS, TAKEN = 50, 10
 CONSUMER = streams.scheduler_jobs("acme")

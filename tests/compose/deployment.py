@@ -16,8 +16,8 @@ from pathlib import Path
 import yaml
 
 from marlaas.stack import servers
+from tests.support.paths import ROOT
 
-REPOSITORY = Path(__file__).parents[2]
 SERVICES = ("scheduler", "gateway", "env", "trainer", "rollout")
 BUILD_TIMEOUT_S = 3000
 COMMAND_TIMEOUT_S = 300
@@ -81,14 +81,14 @@ class Deployment:
         return done.stdout
 
     def attempt(self, argv: list[str], timeout_s: float = COMMAND_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(argv, cwd=REPOSITORY, env=self.environment, capture_output=True, text=True, timeout=timeout_s)
+        return subprocess.run(argv, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=timeout_s)
 
     def as_printed(self, command: str, folder: Path) -> str:
         """Run a command line of a page or a log in a folder, with the Compose that there is here."""
-        line = command.replace("docker compose", f"{' '.join(self.command)} --project-directory {REPOSITORY}")
+        line = command.replace("docker compose", f"{' '.join(self.command)} --project-directory {ROOT}")
         if not (folder / "deploy").exists():  # docker-compose 1.29 looks for a seccomp profile where it is called
-            (folder / "deploy").symlink_to(REPOSITORY / "deploy")
-        env = {**self.environment, "COMPOSE_FILE": str(REPOSITORY / "docker-compose.yml")}
+            (folder / "deploy").symlink_to(ROOT / "deploy")
+        env = {**self.environment, "COMPOSE_FILE": str(ROOT / "docker-compose.yml")}
         done = subprocess.run(["bash", "-ec", line], cwd=folder, env=env, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, f"{line}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return done.stdout
@@ -123,7 +123,7 @@ class Deployment:
         argv += [part for one in asked["tmpfs"] for part in ("--tmpfs", one)]
         argv += [part for key, value in asked["environment"].items() for part in ("-e", f"{key}={value}")]
         for one in asked["security_opt"]:
-            argv += ["--security-opt", one.replace("seccomp:", f"seccomp={REPOSITORY}/")]
+            argv += ["--security-opt", one.replace("seccomp:", f"seccomp={ROOT}/")]
         for one in asked["volumes"]:
             source, _, rest = one.partition(":")
             argv += ["-v", f"{source if source.startswith('/') else f'{self.project}_{source}'}:{rest}"]

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.compose.deployment import POLL_S, REPOSITORY, SERVICES, Deployment
+from tests.compose.deployment import POLL_S, SERVICES, Deployment
+from tests.support.paths import ROOT
 
 STEP_TIMEOUT_S = 240.0
 
@@ -18,11 +19,11 @@ class Job:
     def __init__(self, deployment: Deployment, folder: Path, name: str, steps: int) -> None:
         self._deployment = deployment
         self.steps = steps
-        text = (REPOSITORY / "examples" / "letters.toml").read_text()
+        text = (ROOT / "examples" / "letters.toml").read_text()
         task_file = folder / f"{name}.toml"
         task_file.write_text(text.replace('name = "letters"', f'name = "{name}"', 1).replace("steps = 30", f"steps = {steps}"))
         self._output = (folder / f"{name}.out").open("w+")
-        argv = [sys.executable, str(REPOSITORY / "examples" / "publish_job.py"), str(task_file), deployment.nats_url]
+        argv = [sys.executable, str(ROOT / "examples" / "publish_job.py"), str(task_file), deployment.nats_url]
         argv += ["--creds", str(deployment.tenants_key(folder))]
         self._client = subprocess.Popen(argv, stdout=self._output, stderr=subprocess.STDOUT, cwd=folder)
         until(lambda: self.lines and self.lines[0].startswith("submitted "), 60, lambda: self.text)

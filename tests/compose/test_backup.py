@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.compose.deployment import REPOSITORY
-from tests.conftest import eventually
+from tests.support.paths import ROOT
+from tests.support.waiting import eventually
 
 COMPOSE = """\
 #!/usr/bin/env bash
@@ -59,7 +59,7 @@ class Backup:
         compose.chmod(0o755)
         settings = {"COMPOSE": str(compose), "FAILING": failing, "HANGING": hanging, "RUNNING": running, "CUT": cut, "KEPT": str(kept)}
         self.process = subprocess.Popen(
-            [REPOSITORY / "deploy" / "backup.sh", self.into],
+            [ROOT / "deploy" / "backup.sh", self.into],
             env={**os.environ, **settings}, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True,
         )  # fmt: skip
 

@@ -4,7 +4,6 @@ import ast
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import httpx
@@ -12,7 +11,7 @@ import pytest
 
 from common.access.folder import issue_service_keys, open_or_make
 from common.access.services import Deployment as AccessDeployment
-from tests.compose.deployment import REPOSITORY, SERVICES, Deployment, log_events
+from tests.compose.deployment import SERVICES, Deployment, log_events
 from tests.compose.jobs import (
     Job,
     assert_client_saw_every_step_once,
@@ -20,13 +19,14 @@ from tests.compose.jobs import (
     assert_every_step_was_taken_once,
     until,
 )
-from tests.e2e.page_commands import commands
+from tests.support.marlaas.command import MARLAAS
+from tests.support.page_commands import commands
+from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.timeout(3600)
 
 READY_S = 180.0
 """Bound from nothing but images to a deployment that takes jobs: two cores with nothing else to do need a third of it."""
-MARLAAS = str(Path(sys.executable).parent / "marlaas")
 SECRETS = {name: ["/run/marlaas/nats.creds"] for name in SERVICES} | {"scheduler": ["/run/marlaas/nats.creds", "/run/marlaas/pgpass"]}
 """Files that a service alone can read."""
 
@@ -61,7 +61,7 @@ def test_log_says_where_the_keys_are_and_each_opens_what_it_says(deployment: Dep
     for command in printed:
         deployment.as_printed(command, tmp_path)
     task_file = tmp_path / "globex.toml"
-    task_file.write_text((REPOSITORY / "examples" / "letters.toml").read_text().replace('"acme"', '"globex"').replace("= 30", "= 1"))
+    task_file.write_text((ROOT / "examples" / "letters.toml").read_text().replace('"acme"', '"globex"').replace("= 30", "= 1"))
 
     def marlaas(key: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         named = ["--creds", str(tmp_path / key)] if key else []
@@ -194,7 +194,7 @@ REFUSED_CALLS = (
 def test_packages_of_tenants_are_played_in_sandboxes_of_their_own(deployment: Deployment, tmp_path: Path) -> None:
     """The commands of docs/environments.md, Packages of tenants, with a tenant's key and the service env-tenants."""
     with deployment.optional("env-tenants") as container:
-        (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
+        (tmp_path / "examples").symlink_to(ROOT / "examples")
         signed_in = f"MARLAAS_NATS_CREDS={deployment.tenants_key(tmp_path)} MARLAAS_NATS_URL={deployment.nats_url} {Path(MARLAAS).parent}/"
         page = commands("environments.md", "## Packages of tenants")
         shown = [deployment.as_printed(signed_in + command, tmp_path) for command in page]

@@ -12,10 +12,11 @@ from marlaas.client import Client
 from marlaas.stack import control as stacks
 from marlaas.stack import servers
 from marlaas.stack.state_files import Stack
-from tests.conftest import eventually
+from tests.support.paths import ROOT
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow]
-POOLS = Path(__file__).parents[2] / "pools.toml"
+POOLS = ROOT / "pools.toml"
 CANARY = "canary-4b1d9e"
 TENANT = "acme"
 

@@ -33,14 +33,15 @@ from common.messages import (
 )
 from common.streams import LEASES, REPLICAS_BUCKET, TURNS
 from marlaas.stack import servers
-from tests.common.access.keyed import Keyed
-from tests.common.leases.executables import shorten_leases
-from tests.conftest import eventually, message_on
-from tests.services import affinities, service_process, without_settings
-from tests.trainer.batches import announced, batch_of, send, store
-from tests.trainer.conftest import make_groups, make_spec
+from tests.support.buses import message_on
+from tests.support.keyed import Keyed
+from tests.support.leases.executables import shorten_leases
+from tests.support.paths import ROOT
+from tests.support.services import affinities, service_process, without_settings
+from tests.support.trainer.batches import announced, batch_of, send, store
+from tests.support.trainer.groups import make_groups, make_spec
+from tests.support.waiting import eventually
 
-ROOT = Path(__file__).parents[2]
 ROLLOUT, TRAINER = "rollout-tiny", "trainer-tiny"
 GIB = 2**30
 TASK = "a"

@@ -10,8 +10,8 @@ import reasoning_gym
 from openai import OpenAI
 
 from marlaas.stack import control
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 TRAINED, HELD_OUT = range(320), range(320, 360)
 """Questions, by their number in the data set."""
 STEPS = 20

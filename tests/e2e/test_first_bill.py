@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from marlaas.stack import control
-from tests.e2e.page_commands import commands, run
-from tests.marlaas.tenancy.commands import ROOT
+from tests.support.page_commands import commands, run
+from tests.support.paths import ROOT
 
 SECTION = "## From the keys to the first bill"
 PRICES = {

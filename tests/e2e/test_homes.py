@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from nats.aio.client import Client
-from sqlalchemy import text
 
 from common import streams
 from common.bus import Bus
@@ -20,13 +19,14 @@ from common.messages import SampleTurns, TrainBatch
 from common.pools import read_accelerators, read_pools
 from marlaas.stack import servers
 from scheduler_svc.base.database import Database
-from tests.common.access.keyed import Keyed
-from tests.conftest import eventually
-from tests.scheduler.accelerators.executors import a_scheduler
-from tests.scheduler.stages import submission
-from tests.services import is_ready, service_process, without_settings
+from tests.support.keyed import Keyed
+from tests.support.paths import ROOT
+from tests.support.scheduler.executors import a_scheduler
+from tests.support.scheduler.stages import submission
+from tests.support.scheduler.statements import select
+from tests.support.services import is_ready, service_process, without_settings
+from tests.support.waiting import eventually
 
-ROOT = Path(__file__).parents[2]
 POOLS = """
 [accelerator.a]
 device = "cpu"
@@ -151,11 +151,6 @@ class Sent:
         await client.drain()
 
 
-async def rows(database: Database, query: str) -> list[Any]:
-    async with database.transaction() as tx:
-        return list((await tx.connection.execute(text(query))).all())
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_tasks_have_homes_and_go_on_when_the_executors_of_one_accelerator_are_killed(
@@ -172,7 +167,7 @@ async def test_tasks_have_homes_and_go_on_when_the_executors_of_one_accelerator_
                 for task in ("s", "t"):
                     await bus.publish(submission(task, spec(task)))
                 await eventually(lambda: _is(database, "SELECT count(*) FROM tasks WHERE version >= 3", [(2,)]))
-                homes = {(row.task, row.service): row for row in await rows(database, HOMES)}
+                homes = {(row.task, row.service): row for row in await select(database, HOMES)}
                 assert len(homes) == 4
                 for service in SERVED:
                     assert all(them.has_served(service, row.replica) for key, row in homes.items() if key[1] == service)
@@ -193,4 +188,4 @@ async def test_tasks_have_homes_and_go_on_when_the_executors_of_one_accelerator_
 
 
 async def _is(database: Database, query: str, expected: list[tuple[object, ...]]) -> bool:
-    return [tuple(row) for row in await rows(database, query)] == expected
+    return [tuple(row) for row in await select(database, query)] == expected

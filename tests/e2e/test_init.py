@@ -11,8 +11,8 @@ from common.bus import Bus
 from common.errors import Fatal
 from marlaas.client import Client
 from marlaas.stack.state_files import running_stack
-from tests.conftest import eventually
-from tests.services import without_settings
+from tests.support.services import without_settings
+from tests.support.waiting import eventually
 
 STEPS = 60
 TASK = f"""

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from marlaas.stack import control
-from tests.e2e.page_commands import commands, run
-from tests.marlaas.tenancy.commands import ROOT
+from tests.support.page_commands import commands, run
+from tests.support.paths import ROOT
 
 SHOWS = {
     "envs upload": r"own:letter_count",

@@ -8,7 +8,8 @@ import pytest
 
 from marlaas.client import Client
 from marlaas.stack import control as stacks
-from tests.recipes import RECIPES, ROOT, read_recipe, small, write_data
+from tests.support.paths import ROOT
+from tests.support.recipes import RECIPES, read_recipe, small, write_data
 
 pytestmark = pytest.mark.acceptance
 TINY = ROOT / "models" / "tiny"

@@ -16,8 +16,9 @@ from common.bus import Bus, Outgoing
 from common.messages import SubmitTask
 from marlaas.stack import database_folder, servers
 from scheduler_svc.migrate import migrate
-from tests.conftest import eventually, running
-from tests.services import is_ready, service_process, without_settings
+from tests.support.servers import running
+from tests.support.services import is_ready, service_process, without_settings
+from tests.support.waiting import eventually
 
 PATIENCE_S = 120.0
 """A bound; it takes seconds."""

@@ -27,10 +27,10 @@ from common.pools import read_pools
 from marlaas.client import Client
 from marlaas.stack import control as stacks
 from marlaas.stack.state_files import Stack
-from tests.conftest import eventually
+from tests.support.paths import ROOT
+from tests.support.waiting import eventually
 
-REPOSITORY = Path(__file__).parents[2]
-POOLS = REPOSITORY / "pools.toml"
+POOLS = ROOT / "pools.toml"
 STEPS = 8
 TASKS: dict[str, dict[str, Any]] = {
     "letters": {

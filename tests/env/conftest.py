@@ -5,7 +5,7 @@ import json
 import shutil
 import sys
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ import pytest
 from env_svc import datasets
 from env_svc.execution.workers import Workers
 from env_svc.hosted.confinement import Confinement, NotConfined, find_confinement
-from tests.env.hosted.playing import ROOT
+from tests.env.hosted.targets import Target, aimed_at
+from tests.support.paths import ROOT
 
 FAMILIES = ["reasoning_gym", "module"]
 WORKER_MEMORY_BYTES = 2 * 2**30
@@ -49,6 +50,12 @@ def sandbox() -> Confinement:
         return asyncio.run(find_confinement())
     except NotConfined as error:
         pytest.skip(f"THE SANDBOX OF HOSTED ENVIRONMENTS IS NOT TESTED: {error}")
+
+
+@pytest.fixture
+async def target(nats_url: str, postgres_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Target]:
+    async with aimed_at(nats_url, postgres_port, tmp_path, monkeypatch) as target:
+        yield target
 
 
 FILES = count()

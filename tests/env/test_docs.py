@@ -1,12 +1,12 @@
 """Examples of docs/environments.md, run."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 from env_svc.contract import Continue, Environment, Finish, Reply
+from tests.support.paths import ROOT
 
-PAGE = Path(__file__).parents[2] / "docs" / "environments.md"
+PAGE = ROOT / "docs" / "environments.md"
 
 
 async def test_the_example_plays() -> None:

@@ -4,7 +4,6 @@ import itertools
 import tomllib
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from pathlib import Path
 
 import msgpack
 import pytest
@@ -20,9 +19,10 @@ from env_svc.execution.workers import Workers
 from env_svc.registry import find
 from env_svc.sandboxes.monty import MontySandbox
 from env_svc.tools.toolbox import Toolbox
-from tests.env.sandboxes.kinds import in_use
+from tests.support.env.sandboxes import in_use
+from tests.support.paths import ROOT
 
-FOLDER = Path(__file__).parents[2] / "examples" / "environments"
+FOLDER = ROOT / "examples" / "environments"
 CLASSES = {"code": "env_svc.builtin.code:Code", "multi_hop": "env_svc.builtin.multi_hop:MultiHop"}
 """Classes by name, so that the test needs no installed entry points."""
 

@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
@@ -25,43 +24,16 @@ from common.messages import (
     TurnsSampled,
 )
 from common.spec import EnvironmentSection, Limits
-from tests.common.access.keyed import Keyed
-from tests.conftest import eventually, eventually_equals, message_on
-from tests.services import service_process
+from tests.support.buses import message_on
+from tests.support.env.replicas import lives, processes_of, ready, replica
+from tests.support.keyed import Keyed
+from tests.support.waiting import eventually, eventually_equals
 
 
 @pytest.fixture
 def nats_url(keyed: Keyed) -> str:
     """Of `bus`, which is every other service."""
     return keyed.url
-
-
-def replica(keyed: Keyed, log: Path, **settings: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
-    own = {f"MARLAAS_ENV_{name.upper()}": value for name, value in settings.items()}
-    at = {"MARLAAS_NATS_URL": keyed.url, "MARLAAS_NATS_CREDS": str(keyed.keys.credentials("env"))}
-    return service_process("env_svc", {**os.environ, **at, "MARLAAS_REPLICA": "env-1", **own}, log)
-
-
-def processes_of(parent: int) -> list[int]:
-    """Every process below `parent`: the fork server, multiprocessing's tracker and the workers."""
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-    children = [child for child, its_parent in parents.items() if its_parent == parent]
-    return children + [below for child in children for below in processes_of(child)]
-
-
-def lives(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-async def ready(bus: Bus) -> ReplicaReport:
-    await eventually(lambda: bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport))
-    return (await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport))[0]
 
 
 async def test_replica_serves_and_ends_cleanly(bus: Bus, keyed: Keyed, tmp_path: Path) -> None:

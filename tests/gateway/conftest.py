@@ -7,23 +7,18 @@ import httpx
 import pytest
 
 from common.bus import Bus
-from common.messages import GroupContext
-from tests.gateway.serving import client, gateway
-from tests.marlaas.conftest import keyed, keyed_world
-from tests.scheduler.finished import stages
-from tests.scheduler.stages import World, running_world
+from tests.support.gateway.serving import client, gateway
+from tests.support.scheduler.finished import is_slow, stages
+from tests.support.scheduler.keyed_worlds import keyed, keyed_world
+from tests.support.scheduler.stages import World, running_world
 
 __all__ = ["keyed", "keyed_world"]
-
-
-def _is_slow(group: GroupContext, member: int) -> bool:
-    return group.task.startswith("slow")
 
 
 @pytest.fixture
 async def world(bus: Bus, database_url: str, tmp_path: Path) -> AsyncGenerator[World]:
     """Groups of tasks whose id begins with `slow` never end."""
-    async with running_world(bus, database_url, stages(bus, tmp_path / "made", withheld=_is_slow)) as world:
+    async with running_world(bus, database_url, stages(bus, tmp_path / "made", withheld=is_slow)) as world:
         yield world
 
 

@@ -15,14 +15,14 @@ from common.messages import DeleteTenant, KnownAlias, SetAlias, TrainBatch
 from common.messages.tenancy.aliases import MAX_ALIASES
 from common.streams import ALIASES_BUCKET, delete_tenant, set_alias
 from marlaas.client import Client, ClientError
-from tests.conftest import eventually_equals
-from tests.gateway.openai.conftest import openai
-from tests.gateway.openai.deltas import Part, Source, deltas
-from tests.gateway.serving import client, gateway
-from tests.scheduler.finished import StagesWithBlobs
-from tests.scheduler.handlers.test_tenant_settings import set_tenant
-from tests.scheduler.maintenance.test_retention import at_day, kinds
-from tests.scheduler.stages import World, running_world, spec
+from tests.gateway.openai.clients import openai
+from tests.support.gateway.deltas import Part, Source, deltas
+from tests.support.gateway.serving import client, gateway
+from tests.support.scheduler.finished import StagesWithBlobs
+from tests.support.scheduler.retention import at_day, kinds
+from tests.support.scheduler.stages import World, running_world, spec
+from tests.support.scheduler.tenant_settings import set_tenant
+from tests.support.waiting import eventually_equals
 
 ACME = {"tenant": "acme"}
 

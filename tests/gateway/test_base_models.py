@@ -12,7 +12,7 @@ from common.streams import ALIASES_BUCKET
 from gateway_svc.openai.models import BaseModels, resolve
 from gateway_svc.problems import Problem
 from gateway_svc.serving.pools import Offers
-from tests.conftest import at_work, eventually
+from tests.support.waiting import at_work, eventually
 
 BLOB = BlobRef(name="a.v1.adapter", size_bytes=1, sha256="0" * 64)
 ADAPTER = AdapterRef(task="a", version=1, rank=4, blob=BLOB, canary=Canary(ids=b"", logprobs=b""))

@@ -7,11 +7,11 @@ import httpx
 import pytest
 
 from common.spec import marked
-from tests.common.access.keyed import Keyed
-from tests.gateway.serving import client
-from tests.gateway.test_events import STREAM, Stream
-from tests.gateway.test_requests import behind_keys
-from tests.scheduler.stages import World, spec
+from tests.gateway.behind_keys import behind_keys
+from tests.gateway.event_streams import STREAM, Stream
+from tests.support.gateway.serving import client
+from tests.support.keyed import Keyed
+from tests.support.scheduler.stages import World, spec
 
 
 async def test_put_is_one_task_however_often_it_comes(world: World, door: httpx.AsyncClient) -> None:

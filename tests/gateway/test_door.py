@@ -10,12 +10,12 @@ from common.access.roles import role_permissions
 from common.messages.asks import MAX_ASK_BYTES
 from common.messages.verbs import JOBS, QUESTIONS
 from gateway_svc.http.application import all_families, described
-from tests.common.access.keyed import Keyed
-from tests.common.access.matching import covers
-from tests.conftest import eventually
-from tests.gateway.entering import VALID, with_keys
-from tests.gateway.serving import client, gateway
-from tests.scheduler.stages import World, spec
+from tests.support.gateway.entering import VALID, with_keys
+from tests.support.gateway.serving import client, gateway
+from tests.support.keyed import Keyed
+from tests.support.matching import covers
+from tests.support.scheduler.stages import World, spec
+from tests.support.waiting import eventually
 
 JSON = {"content-type": "application/json"}
 ROUTES = [*(f"/v1/ask/{verb}" for verb in QUESTIONS), *(f"/v1/jobs/{verb}" for verb in JOBS)]
@@ -47,8 +47,7 @@ async def test_a_key_may_by_http_what_it_may_by_nats(keyed: Keyed, keyed_world: 
 
 
 async def test_another_tenants_task_is_neither_shown_nor_changed(keyed: Keyed, keyed_world: World) -> None:
-    await keyed_world.submit("slow-1")
-    await keyed_world.event("slow-1", "accepted")
+    await keyed_world.run("slow-1", until="accepted")
     async with with_keys(keyed) as (made, keys), gateway(made.bus, keyed.url, access=made.access) as address:
         async with client(address, keys.valid["foreign"]) as foreign:
             asked, absent = [await foreign.post("/v1/ask/status", json={"task": task}) for task in ("slow-1", "slow-9")]
@@ -150,8 +149,7 @@ async def test_events_of_one_task_are_streamed_alone(world: World, door: httpx.A
     both = asyncio.gather(first(task="slow-2"), first(task="none"))
     await ready.acquire()
     await ready.acquire()
-    await world.submit("slow-1")
-    await world.event("slow-1", "accepted")
+    await world.run("slow-1", until="accepted")
     await door.post("/v1/jobs/prune", json={"tenant": "acme", "request": "r", "dry_run": True})
     await world.submit("slow-2")
     [task], [none] = await asyncio.wait_for(both, 60)

@@ -11,7 +11,7 @@ from common.client_api.asking import Door
 from common.client_api.errors import ClientError
 from common.messages import AdapterAnswer, AdapterRef, AskAdapter
 from gateway_svc.http.download import Span, Unsatisfiable, adapter_source, bytes_of, requested_span
-from tests.scheduler.stages import World, spec
+from tests.support.scheduler.stages import World, spec
 
 WHOLE = "/v1/tasks/a-1/versions/{}/adapter.tar"
 

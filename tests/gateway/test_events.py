@@ -13,30 +13,9 @@ from common.bus import Bus
 from gateway_svc.access import Caller, OpenAccess
 from gateway_svc.http.event_stream import Ends, EventStream, Sse
 from gateway_svc.http.gateway import Drain
-from tests.gateway.serving import client, gateway
-from tests.scheduler.stages import World, spec
-
-STREAM = {"Accept": "text/event-stream"}
-
-
-class Stream:
-    """Server-sent events as they come."""
-
-    def __init__(self, answer: httpx.Response) -> None:
-        self._lines = answer.aiter_lines()
-        self.comments = 0
-
-    async def __aiter__(self) -> AsyncGenerator[dict[str, str]]:
-        event: dict[str, str] = {}
-        async for line in self._lines:
-            if line.startswith(":"):
-                self.comments += 1
-            elif line:
-                name, _, value = line.partition(": ")
-                event[name] = value
-            elif event:
-                yield event
-                event = {}
+from tests.gateway.event_streams import STREAM, Stream
+from tests.support.gateway.serving import client, gateway
+from tests.support.scheduler.stages import World, spec
 
 
 async def read(door: httpx.AsyncClient, task: str, *, most: int = 10**6, **headers: str) -> list[dict[str, str]]:
@@ -54,8 +33,7 @@ async def read(door: httpx.AsyncClient, task: str, *, most: int = 10**6, **heade
 
 
 async def test_stream_has_past_and_live_events_once_and_ends_with_the_task(world: World, door: httpx.AsyncClient) -> None:
-    await world.submit("slow-1", spec())
-    await world.event("slow-1", "accepted")
+    await world.run("slow-1", spec(), until="accepted")
     stream = asyncio.create_task(read(door, "slow-1"))
     await world.control("pause", "slow-1", until="paused")
     await world.control("cancel", "slow-1", until="cancelled")
@@ -68,8 +46,7 @@ async def test_stream_has_past_and_live_events_once_and_ends_with_the_task(world
 
 
 async def test_stream_goes_on_behind_the_last_event_on_another_gateway(world: World, nats_url: str, door: httpx.AsyncClient) -> None:
-    await world.submit("slow-1")
-    await world.event("slow-1", "accepted")
+    await world.run("slow-1", until="accepted")
     await world.control("pause", "slow-1", until="paused")
     first = await read(door, "slow-1", most=2)
 
@@ -92,8 +69,7 @@ async def test_last_event_must_be_a_number(world: World, door: httpx.AsyncClient
 
 
 async def test_streams_end_with_an_error_when_the_gateway_drains(world: World, nats_url: str) -> None:
-    await world.submit("slow-1")
-    await world.event("slow-1", "accepted")
+    await world.run("slow-1", until="accepted")
 
     async with httpx.AsyncClient(timeout=60) as anyone:
         async with gateway(world.bus, nats_url) as address:

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from tests.common.access.keyed import Keyed
-from tests.gateway.entering import with_keys
 from tests.gateway.fuzzing import fuzz
-from tests.gateway.openai.deltas import Part, Source, deltas
-from tests.gateway.serving import gateway
-from tests.scheduler.stages import World, spec
+from tests.support.gateway.deltas import Part, Source, deltas
+from tests.support.gateway.entering import with_keys
+from tests.support.gateway.serving import gateway
+from tests.support.keyed import Keyed
+from tests.support.scheduler.stages import World, spec
 
 CASES = 120
 """The first of each phase; 26,000 were made of a whole stack once (docs/benchmarks.md)."""

@@ -20,8 +20,8 @@ from gateway_svc.http.dashboard.visitor import read_form
 from gateway_svc.openai.parsing import parse_request
 from gateway_svc.openai.text import CompletionRequest
 from gateway_svc.problems import Problem
-from tests.conftest import at_work, eventually
 from tests.gateway.work import calls_of
+from tests.support.waiting import at_work, eventually
 
 MIB = 1024 * 1024
 MAX_TURN_S = 0.25

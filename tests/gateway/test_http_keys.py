@@ -29,12 +29,13 @@ from marlaas.tenancy.accounts import delete_with_account
 from marlaas.tenancy.keys import Receiver
 from scheduler_svc.reconcile import accept
 from scheduler_svc.upkeep.deletion import sweeps
-from tests.common.access.keyed import Keyed
-from tests.conftest import at_work, eventually, eventually_equals, running
-from tests.gateway.entering import Entering, asks, entering
-from tests.gateway.serving import client
-from tests.scheduler.canaries import in_streams, in_tables
-from tests.scheduler.stages import World
+from tests.support.gateway.entering import Entering, asks, entering
+from tests.support.gateway.serving import client
+from tests.support.keyed import Keyed
+from tests.support.scheduler.canaries import in_streams, in_tables
+from tests.support.scheduler.stages import World
+from tests.support.servers import running
+from tests.support.waiting import at_work, eventually, eventually_equals
 
 WITHIN_S = 1.0
 """Time in which a revoked key is to be closed; asserted of the median, as other tests run beside."""

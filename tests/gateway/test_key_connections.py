@@ -6,10 +6,10 @@ from contextlib import AsyncExitStack
 import pytest
 
 from common.errors import Unavailable
-from tests.common.access.keyed import Keyed
-from tests.conftest import eventually
-from tests.gateway.entering import asks, entering
-from tests.scheduler.stages import World
+from tests.support.gateway.entering import asks, entering
+from tests.support.keyed import Keyed
+from tests.support.scheduler.stages import World
+from tests.support.waiting import eventually
 
 
 async def test_one_connection_for_many_requests_and_none_when_idle(keyed: Keyed, keyed_world: World) -> None:

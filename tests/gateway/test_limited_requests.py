@@ -16,11 +16,11 @@ from common.pools import Pool
 from common.pools.pool import Serving
 from common.streams import HTTP_USE_BUCKET
 from gateway_svc.limits.window import Use
-from tests.conftest import eventually
-from tests.gateway.openai.deltas import Part, Source, deltas
-from tests.gateway.serving import client, gateway
-from tests.scheduler.finished import stages
-from tests.scheduler.stages import World, running_world, spec
+from tests.support.gateway.deltas import Part, Source, deltas
+from tests.support.gateway.serving import client, gateway
+from tests.support.scheduler.finished import stages
+from tests.support.scheduler.stages import World, running_world, spec
+from tests.support.waiting import eventually
 
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "max_tokens": 20}
 ACME = {"tenant": "acme"}
@@ -157,8 +157,7 @@ async def test_used_up_budget_is_402_for_submits_and_sampling(world: World, nats
 
 async def test_limit_of_all_tokens_is_a_budget_too(world: World, nats_url: str) -> None:
     await world.run("sums-1", spec())
-    async with world.database.transaction() as tx:
-        await tx.connection.execute(text("INSERT INTO limits (tenant, max_tokens) VALUES ('acme', 5)"))
+    await world.execute("INSERT INTO limits (tenant, max_tokens) VALUES ('acme', 5)")
     async with door(world, nats_url) as http:
         chat = await http.post("/v1/chat/completions", params=ACME, json=CHAT | {"model": "sums-1@latest"})
     assert (chat.status_code, chat.json()["error"]["code"]) == (402, "budget_used_up")

@@ -22,8 +22,10 @@ from gateway_svc.limits.window import STREAMS_S, Allowed, Amounts, Use
 from gateway_svc.openai.sampling.choices import Choice, Prompt
 from gateway_svc.settings import GatewaySettings
 from marlaas.stack import servers
-from tests.conftest import HASTY, at_work, eventually, running
-from tests.gateway.openai.deltas import Part, deltas
+from tests.support.buses import HASTY
+from tests.support.gateway.deltas import Part, deltas
+from tests.support.servers import running
+from tests.support.waiting import at_work, eventually
 
 REQUEST = Amounts(requests=1)
 

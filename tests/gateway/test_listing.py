@@ -2,14 +2,13 @@
 
 import httpx
 
-from tests.scheduler.stages import World, spec
+from tests.support.scheduler.stages import World, spec
 
 
 async def test_tasks_are_filtered_sorted_and_paged(world: World, door: httpx.AsyncClient) -> None:
     for name in ("one", "two", "three"):
         await world.run(f"{name}-1", spec(name=name))
-    await world.submit("slow-1", spec(name="slow"))
-    await world.event("slow-1", "accepted")
+    await world.run("slow-1", spec(name="slow"), until="accepted")
 
     first = (await door.get("/v1/tasks", params={"limit": 3, "sort": "id"})).json()
     second = (await door.get("/v1/tasks", params={"limit": 3, "sort": "id", "cursor": first["cursor"]})).json()

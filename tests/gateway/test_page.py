@@ -12,10 +12,10 @@ import httpx
 from common import streams
 from common.bus import Outgoing
 from common.messages import DeadLetter, file_id
-from tests.conftest import eventually
-from tests.scheduler.stages import World, scored, spec
+from tests.support.paths import ROOT
+from tests.support.scheduler.stages import World, scored, spec
+from tests.support.waiting import eventually
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "http.md").read_text()
 BLOCK = next(block for block in re.findall(r"```\n(.*?)```", PAGE, re.DOTALL) if "curl" in block).splitlines()
 LINES = [line for line in BLOCK if line.startswith("curl")]
@@ -45,8 +45,7 @@ async def run(line: str, folder: Path, **environment: str) -> tuple[int, str]:
 
 async def test_lines_do_what_they_say(world: World, door: httpx.AsyncClient, tmp_path: Path) -> None:
     await world.run("sums-1", spec())
-    await world.submit("slow-1")
-    await world.event("slow-1", "accepted")
+    await world.run("slow-1", until="accepted")
     number = await lost(world)
     example = (ROOT / EXAMPLE).read_text()
     (tmp_path / "examples").mkdir()

@@ -26,14 +26,16 @@ from gateway_svc.http.strict import StrictRoute
 from gateway_svc.problems import Problem
 from gateway_svc.settings import GatewaySettings
 from marlaas.stack import servers
-from tests.common.bus.test_tls import Authority
-from tests.conftest import HASTY, eventually, running
-from tests.gateway.openai.deltas import Source
-from tests.gateway.serving import client, gateway
-from tests.gateway.test_events import STREAM, Stream
-from tests.scheduler.finished import stages
-from tests.scheduler.stages import World, running_world, spec
-from tests.services import service_process, without_settings
+from tests.gateway.event_streams import STREAM, Stream
+from tests.support.buses import HASTY
+from tests.support.gateway.deltas import Source
+from tests.support.gateway.serving import client, gateway
+from tests.support.scheduler.finished import stages
+from tests.support.scheduler.stages import World, running_world, spec
+from tests.support.servers import running
+from tests.support.services import service_process, without_settings
+from tests.support.tls import Authority
+from tests.support.waiting import eventually
 
 
 async def _answers(door: httpx.AsyncClient, status: int) -> bool:
@@ -44,8 +46,7 @@ async def _answers(door: httpx.AsyncClient, status: int) -> bool:
 
 
 async def test_sigterm_ends_streams_with_an_error_and_the_process_with_0(world: World, nats_url: str, tmp_path: Path) -> None:
-    await world.submit("slow-1")
-    await world.event("slow-1", "accepted")
+    await world.run("slow-1", until="accepted")
     port, metrics = servers.free_port(), servers.free_port()
     own = {"PORT": str(port), "DRAIN_S": "5"}
     environment = without_settings() | {f"MARLAAS_GATEWAY_{name}": value for name, value in own.items()}

@@ -14,12 +14,13 @@ import pytest
 
 from gateway_svc.settings import GatewaySettings
 from marlaas.stack import servers
-from tests.common.bus.test_tls import Authority
-from tests.gateway.serving import gateway
-from tests.gateway.test_events import STREAM, Stream
-from tests.scheduler.stages import World, spec
+from tests.gateway.event_streams import STREAM, Stream
+from tests.support.gateway.serving import gateway
+from tests.support.paths import ROOT
+from tests.support.scheduler.stages import World, spec
+from tests.support.tls import Authority
 
-EXAMPLES = Path(__file__).parents[2] / "deploy" / "proxy"
+EXAMPLES = ROOT / "deploy" / "proxy"
 CERTIFICATE, KEY = "/etc/ssl/marlaas/cert.pem", "/etc/ssl/marlaas/key.pem"
 NGINX = """\
 daemon off;
@@ -99,8 +100,7 @@ async def test_addresses_have_the_prefix_and_events_come_as_they_happen(door: ht
     made = await door.post("/v1/tasks", json=spec())
     assert made.status_code == 201
     assert made.headers["location"] == f"/marlaas/v1/tasks/{made.json()['task']}"
-    await world.submit("slow-1")
-    await world.event("slow-1", "accepted")
+    await world.run("slow-1", until="accepted")
     async with door.stream("GET", "/v1/tasks/slow-1/events", headers=STREAM) as answer:
         assert answer.status_code == 200
         events = aiter(Stream(answer))

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +11,11 @@ import pytest
 
 from common.bus import Bus
 from gateway_svc.http.application import all_families, described
-from tests.common.access.keyed import Keyed
-from tests.gateway.entering import Keyring, with_keys
-from tests.gateway.openai import test_roles as openai
-from tests.gateway.serving import client, gateway
-from tests.scheduler.stages import World, spec
+from tests.gateway.behind_keys import behind_keys
+from tests.gateway.openai import routes as openai
+from tests.support.gateway.serving import client, gateway
+from tests.support.keyed import Keyed
+from tests.support.scheduler.stages import World, spec
 
 JSON = {"content-type": "application/json"}
 
@@ -168,17 +167,6 @@ async def test_dribbled_requests_are_closed(wrong: httpx.AsyncClient) -> None:
 
 
 ALL = {"reader", "member", "owner", "admin"}
-
-
-@asynccontextmanager
-async def behind_keys(keyed: Keyed, world: World) -> AsyncGenerator[tuple[str, Keyring]]:
-    """Address of a gateway that has its own key, and keys; tasks `slow-1` and `slow-2` of acme run."""
-    async with with_keys(keyed) as (made, keys):
-        for task in ("slow-1", "slow-2"):
-            await world.submit(task)
-            await world.event(task, "accepted")
-        async with gateway(made.bus, keyed.url, access=made.access) as address:
-            yield address, keys
 
 
 PERMITTED = {

@@ -10,10 +10,10 @@ import pytest
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import DeadLetter
-from tests.conftest import eventually_equals
-from tests.gateway.serving import client, gateway
-from tests.scheduler.finished import stages
-from tests.scheduler.stages import World, running_world, scored, spec
+from tests.support.gateway.serving import client, gateway
+from tests.support.scheduler.finished import stages
+from tests.support.scheduler.stages import World, running_world, scored, spec
+from tests.support.waiting import eventually_equals
 
 TOML = """
 name = "sums"
@@ -150,8 +150,7 @@ async def test_equal_submissions_without_a_key_are_two_tasks(door: httpx.AsyncCl
 
 
 async def test_task_is_paused_resumed_and_cancelled(world: World, door: httpx.AsyncClient) -> None:
-    await world.submit("slow-1")
-    await world.event("slow-1", "accepted")
+    await world.run("slow-1", until="accepted")
 
     states = [(await door.post(f"/v1/tasks/slow-1/{verb}")).json()["state"] for verb in ("pause", "pause", "resume", "cancel")]
     late = await door.post("/v1/tasks/slow-1/pause")
@@ -161,8 +160,7 @@ async def test_task_is_paused_resumed_and_cancelled(world: World, door: httpx.As
 
 
 async def test_live_task_is_not_deleted(world: World, door: httpx.AsyncClient) -> None:
-    await world.submit("slow-1")
-    await world.event("slow-1", "accepted")
+    await world.run("slow-1", until="accepted")
 
     assert (await door.delete("/v1/tasks/slow-1")).status_code == 409
 
@@ -184,8 +182,7 @@ ROUTES = [
 
 @pytest.mark.parametrize("tenant", [None, "globex"])
 async def test_foreign_and_absent_tasks_are_one_answer(world: World, door: httpx.AsyncClient, tenant: str | None) -> None:
-    await world.submit("slow-1")
-    await world.event("slow-1", "accepted")
+    await world.run("slow-1", until="accepted")
     params = {"tenant": "globex"}
 
     for route in ROUTES:

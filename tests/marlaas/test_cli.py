@@ -17,12 +17,10 @@ import pytest
 from common.bus import Bus
 from marlaas.client import Client
 from marlaas.task_file import read_task
-from tests.marlaas.command import Done, marlaas
-from tests.marlaas.conftest import SPEC, STEPS
-from tests.scheduler.stages import World
-
-MARLAAS = str(Path(sys.executable).parent / "marlaas")
-EXAMPLES = Path(__file__).parents[2] / "examples"
+from tests.marlaas.tasks import SPEC, STEPS
+from tests.support.marlaas.command import MARLAAS, complaint, marlaas
+from tests.support.paths import EXAMPLES
+from tests.support.scheduler.stages import World
 
 TASK = """\
 name = "gcd"
@@ -43,13 +41,6 @@ def task_file(tmp_path: Path) -> Path:
     path = tmp_path / "task.toml"
     path.write_text(TASK)
     return path
-
-
-def complaint(done: subprocess.CompletedProcess[str] | Done) -> str:
-    """Its error: one line, no traceback, exit status 1."""
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    return done.stderr
 
 
 def test_help_is_answered_without_importing_what_takes_long(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from common.messages import SetPrice
 from common.spec import TASK_ID_PATTERN, is_marked
 from marlaas.client import Client, ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, new_task_id
 from marlaas.sync import SyncBilling, SyncPackages, connect
-from tests.conftest import eventually, eventually_equals
-from tests.marlaas.conftest import SPEC, STEPS
-from tests.scheduler.stages import Stages, World, running_world
+from tests.marlaas.tasks import SPEC, STEPS
+from tests.support.scheduler.stages import Stages, World, running_world
+from tests.support.waiting import eventually, eventually_equals
 
 
 async def test_task_is_accepted_followed_and_its_adapters_fetched(address: str, scheduler: World, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from common.pools import objections, read_pools
 from marlaas.demo import BASE, EXAMPLE, RESULT, composition, greedy_replies
 from marlaas.reporting.progress import Progress, TrainedStep
 from marlaas.task_file import read_task
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 RUN = {"kind": "rl", "base": 0, "held_out": {"0": 0.0, "25": 0.25}}
 EARLIER = {
     "commit": "0123abc",

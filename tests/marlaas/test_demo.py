@@ -7,8 +7,7 @@ from rich.console import Console
 
 from marlaas.demo import three_tasks
 from marlaas.reporting.progress import Progress, TrainedStep
-
-ROOT = Path(__file__).parents[2]
+from tests.support.paths import ROOT
 
 
 def test_last_lines_say_what_the_three_tasks_do_not_show(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from bench.harness.models import QWEN3_0_6B
 from common.pools import ALL_LAYERS, Accelerator, Pool, pool_memory, recomputed_layers
 from common.pools.memory import GIB, PROCESS_BYTES, ModelShape, machine_bytes
 from marlaas.memory import trainer_memory
-from tests.marlaas.command import marlaas
+from tests.support.marlaas.command import marlaas
 
 
 def pool_of(folder: Path, config: dict[str, object], **settings: int | str) -> Pool:

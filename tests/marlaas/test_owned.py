@@ -12,15 +12,14 @@ from common.bus import Bus
 from common.messages import StoredFile
 from marlaas.cli.user.files import safe_name
 from marlaas.client import Client, ClientError
-from tests.common.graders.test_graders import CHECK
-from tests.gateway.openai.test_files import TRAIN, rows, serving_files
-from tests.marlaas.command import Done, marlaas
-from tests.marlaas.test_cli import complaint
-from tests.marlaas.test_verbs import TASK, Run, out
-from tests.scheduler.finished import settled, stages
-from tests.scheduler.packages.uploads import digest_of
-from tests.scheduler.stages import World, running_world, spec
-from tests.scheduler.webhooks.test_webhooks import RULES
+from tests.marlaas.verbs import TASK, Run, out
+from tests.support.gateway.files import TRAIN, rows, serving_files
+from tests.support.graders import CHECK
+from tests.support.marlaas.command import Done, complaint, marlaas
+from tests.support.scheduler.finished import settled, stages
+from tests.support.scheduler.stages import World, running_world, spec
+from tests.support.scheduler.uploads import digest_of
+from tests.support.scheduler.webhooks import RULES
 
 FILE = f"file-{digest_of(TRAIN)}"
 

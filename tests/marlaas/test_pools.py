@@ -14,15 +14,13 @@ from common.accelerators import Function
 from common.accelerators import trace as traces
 from common.accelerators.trace import ENVIRONMENT, Task, Trace
 from common.bus import Bus
-from tests.conftest import at_work, eventually
-from tests.marlaas.test_cli import MARLAAS
-from tests.marlaas.test_verbs import Run, out, run
-from tests.scheduler.ask.test_accelerators import SHARED
-from tests.scheduler.finished import stages
-from tests.scheduler.stages import World, running_world
-
-__all__ = ["run"]
-REPOSITORY = Path(__file__).parents[2]
+from tests.marlaas.verbs import Run, out
+from tests.support.marlaas.command import MARLAAS
+from tests.support.paths import ROOT
+from tests.support.scheduler.finished import stages
+from tests.support.scheduler.shared_accelerator import SHARED
+from tests.support.scheduler.stages import World, running_world
+from tests.support.waiting import at_work, eventually
 
 ROWS = """
 INSERT INTO accelerators (id, spec) VALUES ('a', '{}');
@@ -70,8 +68,7 @@ async def test_pools_show_executors_and_slices_with_who_paid(world: World, run: 
 
 
 async def test_why_and_ps_say_what_a_parked_pool_waits_for(world: World, run: Run) -> None:
-    await world.submit("held")
-    await world.event("held", "accepted")
+    await world.run("held", until="accepted")
     await eventually(lambda: len(world.stages.opened) > 0)
     away = r"environment: its \d+ open groups are with environment 'toy', the oldest for \d+ s; nothing of its pool is to be sampled\n"
     assert re.fullmatch(away, await out(run("why", "held")))
@@ -94,8 +91,7 @@ async def test_operators_park_drain_wake_and_release(world: World, run: Run) -> 
             assert await world.rows("SELECT held FROM executors WHERE pool = 'other'") == [(None,)], "it is awake"
         assert await world.rows("SELECT held FROM executors WHERE pool = 'other'") == [(None,)]
     await out(run("pools", "park", "tiny"))
-    await world.submit("held")
-    await world.event("held", "accepted")
+    await world.run("held", until="accepted")
     await eventually(lambda: len(world.stages.opened) > 0)
     await world.execute("UPDATE executors SET ready_since = now() WHERE id = 'rollout-tiny'")
     assert "`marlaas pools release tiny` lifts it" in await out(run("why", "held"))
@@ -170,7 +166,7 @@ async def test_trace_is_of_steps_and_measured_moves(world: World, run: Run, tmp_
 async def test_plan_of_a_stack_leaves_no_file_behind(world: World, nats_url: str, tmp_path: Path) -> None:
     """It becomes another program, which reads the trace of all tenants."""
     (folder := tmp_path / "temporary").mkdir()
-    argv, env = [MARLAAS, "pools", "plan", "--url", nats_url], {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(folder)}
+    argv, env = [MARLAAS, "pools", "plan", "--url", nats_url], {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
     done = await asyncio.to_thread(subprocess.run, argv, cwd=folder, env=env, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr) == (
         1,
@@ -184,6 +180,6 @@ def test_plan_of_a_trace_needs_no_stack(tmp_path: Path) -> None:
     tasks = tuple(Task(f"task-{pool}", "acme", pool, 0.0, (step,) * 3) for pool in ("a", "b"))
     traces.write(tmp_path / "trace.jsonl", Trace((), tasks))
     argv = [MARLAAS, "pools", "plan", "--trace", "trace.jsonl"]
-    done = subprocess.run(argv, cwd=tmp_path, env={"PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(argv, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr) == (0, "")
     assert "share a, b: " in done.stdout and "place task-a on accelerator 1" in done.stdout

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 from common.spec import TaskSpec, parse_spec
-from tests.marlaas.command import Done, marlaas
+from tests.support.marlaas.command import Done, marlaas
+from tests.support.paths import ROOT
 
 CODE = "from marlaas.cli import main; main()"
-ROOT = Path(__file__).parents[2]
 
 
 def new(folder: Path, *words: str) -> Done:

@@ -8,9 +8,9 @@ import pytest
 from common.bus import TlsFiles
 from common.errors import Fatal
 from marlaas.client import Client
-from tests.common.bus.test_tls import Authority, offered, serving
-from tests.marlaas.test_cli import MARLAAS
-from tests.services import without_settings
+from tests.support.marlaas.command import MARLAAS
+from tests.support.services import without_settings
+from tests.support.tls import Authority, offered, serving
 
 
 def complaint(*arguments: str, **settings: str) -> str:

@@ -5,12 +5,12 @@ import json
 import subprocess
 import time
 import tomllib
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url, text
+from sqlalchemy import make_url
 
 from common.bus import Bus
 from common.messages import GroupContext
@@ -19,23 +19,14 @@ from common.spec import parse_spec
 from marlaas.stack.control import make_plan
 from marlaas.stack.os_processes import identify
 from marlaas.stack.state_files import Component, Stack, locked, write_stack
-from tests.conftest import eventually
-from tests.marlaas.command import Done, marlaas
-from tests.marlaas.test_cli import EXAMPLES, MARLAAS, complaint
-from tests.samples import keep, kept_attempt, step_samples
-from tests.scheduler.finished import clean, settled, stages
-from tests.scheduler.handlers.test_dead_letters import dead_letter, recorded
-from tests.scheduler.stages import World, running_world, scored
-
-TASK = """\
-name = "sums"
-tenant = "acme"
-pool = "tiny"
-steps = 3
-environment.name = "toy"
-algorithm = { group_size = 2, groups_per_step = 2, max_staleness = 1 }
-"""
-Run = Callable[..., Awaitable[Done]]
+from tests.marlaas.verbs import TASK, Run, out
+from tests.support.marlaas.command import MARLAAS, complaint, marlaas
+from tests.support.paths import EXAMPLES
+from tests.support.samples import keep, kept_attempt, step_samples
+from tests.support.scheduler.dead_letters import dead_letter, recorded
+from tests.support.scheduler.finished import clean, settled, stages
+from tests.support.scheduler.stages import World, running_world, scored
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -45,20 +36,6 @@ async def world(bus: Bus, database_url: str, tmp_path: Path) -> AsyncGenerator[W
     made = stages(bus, tmp_path / "made", withheld=lambda group, member: group.task == "held")
     async with running_world(bus, database_url, made) as world:
         yield world
-
-
-@pytest.fixture
-def run(address: str, tmp_path: Path) -> Run:
-    async def run(*arguments: str) -> Done:
-        return await asyncio.to_thread(marlaas, *arguments, "--url", address, cwd=tmp_path)
-
-    return run
-
-
-async def out(done: Awaitable[Done]) -> str:
-    result = await done
-    assert (result.returncode, result.stderr) == (0, "")
-    return result.stdout
 
 
 async def test_submit_watch_ps_status_envs_and_pull(world: World, run: Run, address: str, tmp_path: Path) -> None:
@@ -184,16 +161,11 @@ async def test_delete_prune_and_what_is_stored(world: World, run: Run) -> None:
     assert await out(run("prune", "--dry-run")) == "0 B would be freed; nothing was deleted\n"
     both = "acme: {} 1 ended tasks, 51.2 kB: old\n{}\n"
     assert await out(run("prune", "--older-than", "0.001", "--dry-run")) == "0 B would be freed; nothing was deleted\n"
-    await change(world, "UPDATE tasks SET ended_at = now() - interval '1 hour' WHERE id = 'old'")
+    await world.execute("UPDATE tasks SET ended_at = now() - interval '1 hour' WHERE id = 'old'")
     dry = await out(run("prune", "--older-than", "0.001", "--dry-run"))
     assert dry == both.format("would delete", "51.2 kB would be freed; nothing was deleted")
     assert await out(run("prune", "--older-than", "0.001")) == both.format("deleted", "51.2 kB freed")
     assert [line.split()[0] for line in (await out(run("ps"))).splitlines()[1:]] == ["held"]
-
-
-async def change(world: World, statement: str) -> None:
-    async with world.database.transaction() as tx:
-        await tx.connection.execute(text(statement))
 
 
 async def test_failures_and_resend(world: World, run: Run) -> None:

@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from common.bus import Bus
-from tests.gateway.serving import gateway
+from tests.support.gateway.serving import gateway
 
 Transport = Literal["nats", "http"]
 

@@ -2,7 +2,6 @@
 
 import importlib.util
 import random
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -10,8 +9,9 @@ from transformers import AutoTokenizer
 
 from bench.learning.evaluation import Sizes, evaluate
 from env_svc.builtin.compose import FILLER, WORD_LENGTH, run, solution
+from tests.support.paths import ROOT
 
-FOLDER = Path(__file__).parents[2] / "models" / "compose"
+FOLDER = ROOT / "models" / "compose"
 
 
 @pytest.fixture(scope="module")

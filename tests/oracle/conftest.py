@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.trainer.conftest import random_model
+from tests.support.trainer.models import random_model
 from trainer_svc.model.policy import Policy
 
 DEVICES = [torch.device(name) for name in ("cpu", *(["cuda"] if torch.cuda.is_available() else []))]

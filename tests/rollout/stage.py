@@ -31,9 +31,9 @@ from rollout_svc.engine.engine import Engine, Sampled, SampleRequest
 from rollout_svc.engine.work import message_id
 from rollout_svc.service import Rollout
 from rollout_svc.text.chat import Chat
-from tests.common.bus.consuming import as_handler
-from tests.conftest import eventually
-from tests.rollout.conftest import Oracle
+from tests.rollout.oracle import Oracle
+from tests.support.consuming import as_handler
+from tests.support.waiting import eventually
 
 QUESTION = [ChatMessage(role="user", content="What is 3 + 4?")]
 

@@ -1,66 +1,24 @@
 """Loading and eviction of adapter versions, beside an engine that only keeps book and can be stopped anywhere."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import pytest_asyncio
 from pydantic import ValidationError
 
 from common.errors import Reject, Unavailable
-from common.messages import AdapterRef, BlobRef, Canary
+from common.messages import AdapterRef, BlobRef
 from rollout_svc.adapter_files import AdapterFiles
 from rollout_svc.adapters import Adapters
 from rollout_svc.engine.config import EXACT, ROUGH, EngineSettings, Tolerance
 from rollout_svc.engine.engine import Engine
 from rollout_svc.engine.process import EngineProcess
-from tests.conftest import at_work, eventually
-from tests.rollout.conftest import POOL
-
-CANARY = np.arange(8, dtype="<i4")
-
-
-class Book:
-    """An engine and a blob store: the adapters that are there, and those that were removed under a request."""
-
-    def __init__(self) -> None:
-        self.settings = SimpleNamespace(adapters_held=8, serving_adapters=0)
-        self.held: set[str] = set()
-        self.used: list[str] = []
-        self.lost: list[str] = []
-        self.may_unload = asyncio.Event()
-        self.may_unload.set()
-        self.unloading: list[str] = []
-        self.late: set[str] = set()
-        """Blobs that come when `may_come` is set."""
-        self.may_come = asyncio.Event()
-        self.asked: list[str] = []
-        self.differences = [0.0] * (len(CANARY) - 1)
-        """Between its log-probabilities of the canary and the trainer's."""
-
-    async def fetch_folder(self, ref: BlobRef, into: Path) -> Path:
-        self.asked.append(ref.name)
-        if ref.name in self.late:
-            await self.may_come.wait()
-        into.mkdir(parents=True, exist_ok=True)
-        return into
-
-    async def load(self, name: str, folder: Path) -> None:
-        assert folder.is_dir()
-        self.held.add(name)
-
-    async def unload(self, name: str) -> None:
-        self.unloading.append(name)
-        await self.may_unload.wait()  # an engine answers between two of its steps
-        self.held.remove(name)
-        self.lost += [used for used in self.used if used == name]
-
-    async def prompt_logprobs(self, ids: Sequence[int], adapter: str | None) -> list[float]:
-        return [difference - 1.0 for difference in self.differences]
+from tests.support.rollout.books import Book, adapters_of, version
+from tests.support.rollout.requests import POOL
+from tests.support.waiting import at_work, eventually
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -70,15 +28,8 @@ async def book() -> Book:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def adapters(book: Book, tmp_path: Path) -> AsyncIterator[Adapters]:
-    adapters = Adapters(book, book, tmp_path / "adapters", keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
-    async with at_work(adapters.run()):
+    async with adapters_of(book, tmp_path / "adapters") as adapters:
         yield adapters
-
-
-def version(number: int, task: str = "task") -> AdapterRef:
-    blob = BlobRef(name=f"{task}.v{number}.adapter-0", size_bytes=1, sha256=f"{number:064d}")
-    canary = Canary(ids=CANARY.tobytes(), logprobs=np.full(len(CANARY) - 1, -1.0, "<f4").tobytes())
-    return AdapterRef(task=task, version=number, rank=8, blob=blob, canary=canary)
 
 
 async def test_version_that_comes_into_use_while_another_goes_stays(book: Book, adapters: Adapters) -> None:

@@ -15,8 +15,9 @@ from rollout_svc import adapters as module
 from rollout_svc.adapters import Adapters, check_canary
 from rollout_svc.engine.config import Tolerance
 from rollout_svc.engine.engine import Engine
-from tests.conftest import eventually
-from tests.rollout.conftest import PROMPT, Oracle, expected, peft_name, published, sample_request
+from tests.rollout.oracle import Oracle, expected, peft_name, published
+from tests.support.rollout.requests import PROMPT, sample_request
+from tests.support.waiting import eventually
 
 
 async def versions(blobs: Blobs, oracle: Oracle, task: str, numbers: Sequence[int]) -> list[AdapterRef]:

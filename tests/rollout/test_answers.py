@@ -20,7 +20,7 @@ from rollout_svc.engine.engine import Sampled, SampleRequest
 from rollout_svc.service import Rollout
 from rollout_svc.text.chat import Chat
 from tests.rollout.stage import first_turns, group_of, lasting, updated
-from tests.rollout.test_adapter_rules import Book, version
+from tests.support.rollout.books import Book, version
 
 
 class CannedEngine:

@@ -18,7 +18,7 @@ from env_svc.execution.tool_calls import ToolCallExecutor
 from env_svc.execution.workers import Workers
 from env_svc.tools.toolbox import Toolbox
 from rollout_svc.text.chat import Chat
-from tests.rollout.conftest import Oracle
+from tests.rollout.oracle import Oracle
 from tests.rollout.stage import Stage, agrees, group_of
 
 CALCULATOR = EnvironmentSection(name="calculator", options={"max_digits": 2})

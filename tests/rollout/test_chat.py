@@ -13,7 +13,7 @@ from common.errors import Fatal
 from common.messages import ChatMessage, TokenRecord, TurnRequest
 from common.spec import Limits
 from rollout_svc.text.chat import Chat, UnusablePrompt
-from tests.rollout.conftest import END, POOL
+from tests.support.rollout.requests import END, POOL
 
 LIMITS = Limits(max_prompt_tokens=100, max_reply_tokens=40)
 

@@ -13,8 +13,9 @@ from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.engine import Engine
 from rollout_svc.engine.process import EngineProcess
 from rollout_svc.engine.stream import StreamRequest, stream
-from tests.conftest import eventually
-from tests.rollout.conftest import END, POOL, PROMPT, Oracle, expected, sample_request
+from tests.rollout.oracle import Oracle, expected
+from tests.support.rollout.requests import END, POOL, PROMPT, sample_request
+from tests.support.waiting import eventually
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])

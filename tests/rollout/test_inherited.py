@@ -14,7 +14,7 @@ import pytest
 
 from common.leases.locks import Locks, holders
 from rollout_svc.engine.start import PR_SET_PDEATHSIG, Inherited, failure_file
-from tests.rollout.conftest import HERE
+from tests.support.paths import ROOT
 
 SERVICE = """
 import multiprocessing, os, signal, sys
@@ -45,7 +45,7 @@ if __name__ == "__main__":
     from rollout_svc.engine.start import Inherited, failure_file
     from rollout_svc.engine.config import EngineSettings, engine_arguments
     from rollout_svc.engine.start import import_vllm, processes_of, spawned
-    from tests.rollout.conftest import POOL
+    from tests.support.rollout.requests import POOL
 
     locks = Locks(Path(sys.argv[1]), "rollout-one")
     assert locks.take_compute() and locks.reserve(70, 100) is None
@@ -91,7 +91,7 @@ def service(folder: Path, kind: str, program: str = SERVICE) -> Generator[tuple[
     """A service that holds everything, its child's process id, and a descriptor that is readable once the child has ended."""
     script = folder / "service.py"
     script.write_text(program)
-    environment = os.environ | {"PYTHONPATH": str(HERE.parents[1])}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen([sys.executable, str(script), str(folder), kind], stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         child = int(process.stdout.readline().split()[0])

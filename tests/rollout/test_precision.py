@@ -11,12 +11,13 @@ import pytest
 from common.errors import Fatal
 from common.pools import Pool
 from rollout_svc.engine.config import ROUGH, EngineSettings, require_head
+from tests.support.paths import ROOT
 
 
 @pytest.mark.acceptance
 def test_canary_in_bfloat16_is_in_bounds_for_its_own_adapter_alone() -> None:
     command = [sys.executable, "-m", "bench.canary", "--device", "cpu", "--precision", "bfloat16"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=550, cwd=Path(__file__).parents[2], check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=550, cwd=ROOT, check=False)
     assert done.returncode == 0, (done.stderr + done.stdout)[-2000:]
     found = json.loads(done.stdout[done.stdout.index("{\n") :])
     assert found["allowed"] == [ROUGH.max, ROUGH.mean]
@@ -31,7 +32,7 @@ def test_float32_logits_of_engine_and_trainer_lower_their_mismatch(tmp_path: Pat
     """On tokens that the engine sampled; a head on one side alone helps less."""
     command = [sys.executable, "-m", "bench.head", "--device", "cpu"]
     env = {**os.environ, "BENCH_RESULTS": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=550, cwd=Path(__file__).parents[2], env=env, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=550, cwd=ROOT, env=env, check=False)
     assert done.returncode == 0, (done.stderr + done.stdout)[-2000:]
     rows = json.loads((tmp_path / "head.json").read_text())["rows"]
     mismatch = {(row["sampler"], row["trainer"]): row["mismatch"] for row in rows}

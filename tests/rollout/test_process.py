@@ -27,9 +27,8 @@ from rollout_svc.engine.start import (
     prepare_environment,
 )
 from rollout_svc.settings import RolloutSettings
-from tests.rollout.conftest import HERE, POOL
-
-ROOT = HERE.parents[1]
+from tests.support.paths import ROOT
+from tests.support.rollout.requests import POOL
 
 
 async def ended(nats_url: str, tmp_path: Path, **settings: str) -> tuple[int, str]:

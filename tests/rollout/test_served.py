@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from marlaas.stack import servers
-from tests.rollout.conftest import POOL, PROMPT, Oracle
+from tests.rollout.oracle import Oracle
+from tests.support.rollout.requests import POOL, PROMPT
 
 START_S = 400.0
 TOKENS = 6

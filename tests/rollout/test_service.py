@@ -18,10 +18,11 @@ from rollout_svc.adapters import Adapters
 from rollout_svc.engine.engine import Engine, Sampled, SampleRequest
 from rollout_svc.engine.work import seed_of
 from rollout_svc.text.chat import Chat
-from tests.conftest import eventually, eventually_equals
-from tests.rollout.conftest import END, Oracle, peft_name, published
+from tests.rollout.oracle import Oracle, peft_name, published
 from tests.rollout.stage import QUESTION, Overheard, Stage, agrees, first_turns, group_of, lasting, performing, status, updated
-from tests.rollout.test_template import KEEPS, with_template
+from tests.rollout.templates import KEEPS, with_template
+from tests.support.rollout.requests import END
+from tests.support.waiting import eventually, eventually_equals
 
 
 async def test_every_member_is_answered_with_its_tokens_and_state(stage: Stage, chat: Chat, oracle: Oracle) -> None:

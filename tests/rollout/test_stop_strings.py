@@ -13,8 +13,9 @@ from common.spec import Sampling
 from rollout_svc.engine.engine import Engine, Sampled
 from rollout_svc.text.chat import Chat
 from rollout_svc.text.reply_text import StopStrings
-from tests.rollout.conftest import END, POOL, Oracle, sample_request
+from tests.rollout.oracle import Oracle
 from tests.rollout.stage import Stage, agrees, first_turns, group_of
+from tests.support.rollout.requests import END, POOL, sample_request
 
 CHAT = Chat.load(POOL.model)
 

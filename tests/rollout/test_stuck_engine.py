@@ -13,8 +13,8 @@ from rollout_svc.engine import process as module
 from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.engine import Engine
 from rollout_svc.engine.process import EngineProcess
-from tests.conftest import eventually
-from tests.rollout.conftest import POOL
+from tests.support.rollout.requests import POOL
+from tests.support.waiting import eventually
 
 
 class Llm:

@@ -7,24 +7,12 @@ from typing import Any
 import pytest
 
 from bench.trl import installed
-from common.messages import ChatMessage, TokenRecord, TurnRequest
+from common.messages import ChatMessage, TokenRecord
 from common.spec import Limits
 from rollout_svc.text.chat import Chat, UnusablePrompt
-from tests.rollout.conftest import END
+from tests.rollout.templates import KEEPS, LIMITS, OPENING, QUESTION, turn, with_template
+from tests.support.rollout.requests import END
 
-LIMITS = Limits(max_prompt_tokens=1000, max_reply_tokens=400)
-OPENING = """{%- if add_generation_prompt %}
-{{- '<|im_start|>assistant\n' }}
-{%- if not (enable_thinking | default(true)) %}{{- '<think>\n\n</think>\n\n' }}{%- endif %}
-{%- endif %}"""
-KEEPS = (
-    """{%- for m in messages %}
-{%- set thinking = '<think>\n\n</think>\n\n' if m.role == 'assistant' and enable_thinking is false else '' %}
-{{- '<|im_start|>' + m.role + '\n' + thinking + m.content + '<|im_end|>\n' }}
-{%- endfor %}"""
-    + OPENING
-)
-"""Thinks unless told otherwise, and writes earlier replies as they were sampled."""
 STRIPS = (
     """{%- set last = namespace(question=0) %}
 {%- for m in messages %}{%- if m.role == 'user' %}{%- set last.question = loop.index0 %}{%- endif %}{%- endfor %}
@@ -43,23 +31,12 @@ STRIPS = (
 )
 """Leaves the thinking of replies before the last question out, as that of Qwen3 does."""
 OFF: dict[str, Any] = {"enable_thinking": False}
-QUESTION = [ChatMessage(role="system", content="Be brief."), ChatMessage(role="user", content="What is 3 + 4?")]
 REPLIES = ["<think>\nadd\n</think>\n\nIt is 8.", "It is 6.", "It is 7."]
 MORE = [
     [ChatMessage(role="user", content="Wrong. Try again.")],
     [ChatMessage(role="tool", content="7"), ChatMessage(role="user", content="So?")],
     [ChatMessage(role="tool", content="right")],
 ]
-
-
-def with_template(chat: Chat, template: str) -> Chat:
-    tokenizer = copy(chat._tokenizer)
-    tokenizer.chat_template = template
-    return Chat(tokenizer, [END])
-
-
-def turn(record: TokenRecord, messages: list[ChatMessage]) -> TurnRequest:
-    return TurnRequest(member=0, turn=0 if len(record) == 0 else 1, transcript=record, messages=messages, state=b"")
 
 
 def rendered(chat: Chat, messages: list[dict[str, str]], **arguments: Any) -> list[int]:

@@ -12,8 +12,8 @@ from common.errors import Fatal
 from common.messages import ChatMessage, TokenRecord
 from common.spec import Limits
 from rollout_svc.text.chat import Chat, UnusablePrompt
-from tests.rollout.conftest import END, POOL
-from tests.rollout.test_template import LIMITS, QUESTION, turn, with_template
+from tests.rollout.templates import LIMITS, QUESTION, turn, with_template
+from tests.support.rollout.requests import END, POOL
 
 OPENING = "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
 REPLY = """{%- macro said(m) %}{{- '<|im_start|>' + m.role + '\\n' + m.content -}}

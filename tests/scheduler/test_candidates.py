@@ -12,7 +12,7 @@ from scheduler_svc.training.decisions.admission import Admission, groups_to_admi
 from scheduler_svc.training.queries import candidates, tasks
 from scheduler_svc.training.queries.candidates import Candidates
 from scheduler_svc.training.waiting import waiting_task
-from tests.scheduler.stages import spec
+from tests.support.scheduler.stages import spec
 
 FEW = 4
 ALL = 10**4

@@ -12,9 +12,10 @@ from scheduler_svc.base.database import Database
 from scheduler_svc.training.decisions.pool_load import PoolTimes
 from scheduler_svc.training.queries import deadlines
 from scheduler_svc.upkeep.stalls import JUMP_S, StabilityMonitor
-from tests.conftest import eventually
-from tests.scheduler.stages import Stages, running_world, spec
 from tests.scheduler.wire import database_behind_wire
+from tests.support.scheduler.stages import Stages, running_world, spec
+from tests.support.scheduler.statements import execute
+from tests.support.waiting import eventually
 
 HOUR_S = 3600.0
 TIMEOUT_S = 60.0
@@ -158,8 +159,7 @@ async def test_unresponsive_postgres_is_reported_as_unavailable(database_url: st
         wire.silence()
         started = time.monotonic()
         with pytest.raises(Unavailable, match=r"did not answer within 0\.5 s"):
-            async with database.transaction() as tx:
-                await tx.connection.execute(text("SELECT 1"))
+            await execute(database, "SELECT 1")
         assert time.monotonic() - started < 20
         database._patience_s = 60.0
         wire.speak()

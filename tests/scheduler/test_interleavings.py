@@ -33,7 +33,7 @@ from scheduler_svc.training.submission import Catalog
 from scheduler_svc.upkeep import outbox
 from scheduler_svc.upkeep.deletion import deletion
 from scheduler_svc.verbs import jobs
-from tests.scheduler.stages import POOLS, scored, spec, updated
+from tests.support.scheduler.stages import POOLS, scored, spec, updated
 
 TASKS = ("a", "b", "c")
 SEQUENCES = 8

@@ -16,8 +16,8 @@ from scheduler_svc.training.queries import evaluations, groups
 from scheduler_svc.training.results import scores
 from scheduler_svc.training.submission import Catalog
 from scheduler_svc.verbs.jobs import take_job
-from tests.conftest import eventually, eventually_equals
-from tests.scheduler.stages import Stages, running_world, scored, spec, submission, updated
+from tests.support.scheduler.stages import Stages, running_world, scored, spec, submission, updated
+from tests.support.waiting import eventually, eventually_equals
 
 
 async def test_cancel_of_another_tenants_task_deletes_nothing_of_it(bus: Bus, database_url: str) -> None:
@@ -117,8 +117,7 @@ async def test_tenant_that_resumes_from_a_pause_has_no_credit(bus: Bus, database
     async with running_world(bus, database_url, stages) as world:
         await world.run("a", until="accepted")
         await world.control("pause", "a", until="paused")
-        async with world.database.transaction() as tx:
-            await tx.connection.execute(text("INSERT INTO tenants (id, virtual_time) VALUES ('other', 1e6)"))
+        await world.execute("INSERT INTO tenants (id, virtual_time) VALUES ('other', 1e6)")
         await world.control("resume", "a", until="resumed")
         [(time,)] = await world.rows("SELECT virtual_time FROM tenants WHERE id = 'acme'")
         assert time >= 1e6

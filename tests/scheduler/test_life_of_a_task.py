@@ -5,8 +5,8 @@ import asyncio
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import TaskStatus
-from tests.conftest import eventually
-from tests.scheduler.stages import Stages, running_world, scored, spec, updated
+from tests.support.scheduler.stages import Stages, running_world, scored, spec, updated
+from tests.support.waiting import eventually
 
 
 async def test_task_runs_to_its_end_with_every_step_taken_once(bus: Bus, database_url: str) -> None:

@@ -11,11 +11,11 @@ from common.messages.progress import KEPT_STEPS
 from scheduler_svc.base.samples import superseded
 from scheduler_svc.doctor.stream_rules import DELETED
 from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
-from tests.conftest import eventually_equals
-from tests.samples import keep, kept_attempt, step_samples
-from tests.scheduler.ask.asking import asker, world_with_blobs
-from tests.scheduler.finished import broken_rules
-from tests.scheduler.stages import spec
+from tests.support.samples import keep, kept_attempt, step_samples
+from tests.support.scheduler.asking import asker, world_with_blobs
+from tests.support.scheduler.finished import broken_rules
+from tests.support.scheduler.stages import spec
+from tests.support.waiting import eventually_equals
 
 
 async def test_samples_of_a_step_are_shown_to_its_tenant_alone(bus: Bus, nats_url: str, database_url: str, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from scheduler_svc.upkeep import outbox
 from scheduler_svc.upkeep.deletion.storage import superseded_blobs
 from scheduler_svc.verbs import jobs
 from tests.scheduler.pool_times import never_parked
-from tests.scheduler.stages import POOLS, scored, spec, updated
+from tests.support.scheduler.stages import POOLS, scored, spec, updated
 
 POLICY = SchedulingPolicy.ASYNCHRONOUS
 CAPACITY = {"tiny": Capacity(sequences=1000, kv_tokens=10**6)}

@@ -10,11 +10,11 @@ from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import DeleteTenant, Event, HttpPart, NewKey, PreviewTask, SetAccess
 from scheduler_svc.base.database import Database
-from tests.conftest import eventually
-from tests.scheduler.canaries import CANARY, everything_published, in_streams, in_tables, plant_letter, planted, planting_world
-from tests.scheduler.finished import LONG, clean
-from tests.scheduler.stages import World, spec
-from tests.services import service_process, without_settings
+from tests.support.scheduler.canaries import CANARY, everything_published, in_streams, in_tables, plant_letter, planted, planting_world
+from tests.support.scheduler.finished import LONG, clean
+from tests.support.scheduler.stages import World, spec
+from tests.support.services import service_process, without_settings
+from tests.support.waiting import eventually
 
 CONSUMED = "SELECT prompt_tokens, sampled_tokens, trained_tokens, evaluation_tokens FROM tenant_usage WHERE tenant = 'acme'"
 OF_GLOBEX = (

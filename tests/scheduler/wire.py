@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from marlaas.stack import servers
 from scheduler_svc.base.database import Database
-from tests.chaos.proxy import Wire
+from tests.support.proxy import Wire
 
 
 @asynccontextmanager

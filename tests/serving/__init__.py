@@ -1,0 +1,6 @@
+"""Served requests, from the gateway to several replicas.
+
+requests survive their replicas     test_streams.py
+room of a process, and of a tenant  test_room.py
+turns of tenants                    test_turns.py
+"""

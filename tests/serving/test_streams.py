@@ -13,9 +13,9 @@ from common.messages import ProcessLife, ReplicaReport, ServedCall, ServedMessag
 from gateway_svc.serving.client import GRACE_S, MAX_UNHEARD, RESUME_S
 from gateway_svc.serving.progress import MAX_BUFFERED_BYTES, SILENT_S
 from gateway_svc.serving.stream_quota import AT_ONCE, TooManyStreams
-from tests.conftest import eventually
-from tests.rollout.test_adapter_rules import version
-from tests.serving.replicas import CHAT, CONTEXT, QUESTION, expected, performing
+from tests.support.rollout.books import version
+from tests.support.rollout.replicas import CHAT, CONTEXT, QUESTION, expected, performing
+from tests.support.waiting import eventually
 
 
 def called(arguments: str) -> ServedMessage:

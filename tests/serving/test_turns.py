@@ -6,8 +6,8 @@ import pytest
 
 from common.bus import Bus
 from gateway_svc.serving.stream_quota import AT_ONCE, SendWindow
-from tests.conftest import eventually
-from tests.serving.replicas import performing
+from tests.support.rollout.replicas import performing
+from tests.support.waiting import eventually
 
 BURST = 60
 

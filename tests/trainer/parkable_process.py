@@ -18,7 +18,7 @@ from typing import Any, Literal
 from bench.harness.measures.memory import own_bytes
 from common.accelerators.executors import NoMemory, Tier
 from common.pools import Pool
-from tests.trainer.conftest import make_groups, make_spec
+from tests.support.trainer.groups import make_groups, make_spec
 from trainer_svc.learner import Learner
 from trainer_svc.state.resident import Residents
 from trainer_svc.state.step_recording import vectors_digest

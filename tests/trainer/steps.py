@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from common.spec import TaskSpec
-from tests.trainer.conftest import make_groups, make_spec, pack_alone
+from tests.support.trainer.groups import make_groups, make_spec, pack_alone
 from trainer_svc.algorithm.advantage import shaped_rewards, step_advantages
 from trainer_svc.algorithm.step import StepResult, train_step, weighted_samples
 from trainer_svc.batch import Group

@@ -7,7 +7,8 @@ import pytest
 
 from common.errors import Reject
 from common.messages import BatchGroup, BatchMember, TrainBatch, TrajectoriesScored
-from tests.trainer.conftest import VOCABULARY, context_of, make_groups, make_spec, scored
+from tests.support.trainer.groups import context_of, make_groups, make_spec, scored
+from tests.support.trainer.models import VOCABULARY
 from trainer_svc.batch import Group, assemble, sequences_of
 
 GROUPS = make_groups(1, groups=2, size=4)

@@ -16,7 +16,7 @@ from bench.harness.models import SMALL, random_model
 from common.errors import Retry
 from common.pools.memory import ModelShape, train_memory
 from common.spec import LORA_TARGETS, Lora
-from tests.trainer.conftest import make_groups, make_spec
+from tests.support.trainer.groups import make_groups, make_spec
 from trainer_svc.batch import Group
 from trainer_svc.learner import Learner, initial_resident
 from trainer_svc.model.adapter import initial_adapter

@@ -13,7 +13,8 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from common.spec import Lora
-from tests.trainer.conftest import VOCABULARY, make_groups, make_spec
+from tests.support.trainer.groups import make_groups, make_spec
+from tests.support.trainer.models import VOCABULARY
 from trainer_svc.algorithm.step import train_step
 from trainer_svc.learner import initial_resident
 from trainer_svc.merge import main

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from common.accelerators.executors import Tier
-from tests.trainer.conftest import random_model
+from tests.support.trainer.models import random_model
 from tests.trainer.parkable_process import MIB, Parkable, parkable
 
 LEFT_BYTES = 16 * MIB

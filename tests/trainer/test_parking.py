@@ -21,9 +21,9 @@ from common.pools import Pool
 from common.pools.memory import GIB
 from common.runtime.health import Health
 from common.runtime.service import Running
-from tests.conftest import at_work, eventually, eventually_equals
-from tests.trainer.batches import SPECS, announced, batch_of, call, groups_of, send, steps_alone, store, update_in
-from tests.trainer.conftest import make_spec
+from tests.support.trainer.batches import SPECS, announced, batch_of, call, groups_of, send, steps_alone, store, update_in
+from tests.support.trainer.groups import make_spec
+from tests.support.waiting import at_work, eventually, eventually_equals
 from tests.trainer.steps import begin
 from trainer_svc.__main__ import _trainer
 from trainer_svc.learner import Learner
@@ -34,12 +34,6 @@ from trainer_svc.settings import TrainerSettings
 from trainer_svc.state.resident import Residents
 
 STEPS = 6
-
-
-@pytest.fixture
-def folder(model_folder: Path, tmp_path: Path) -> Path:
-    """A copy of the model's folder that the test may change."""
-    return Path(shutil.copytree(model_folder, tmp_path / "model"))
 
 
 @pytest.fixture

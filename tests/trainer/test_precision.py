@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM
 from common.blobs import Blobs
 from common.bus import Bus
 from common.pools import Pool, precision_on
-from tests.trainer.batches import SPECS
-from tests.trainer.state.test_lineage import fresh, recomputed, steps
+from tests.support.trainer.batches import SPECS
+from tests.trainer.lineages import fresh, recomputed, steps
 from trainer_svc.learner import Learner
 from trainer_svc.model.adapter import WEIGHTS_FILE, read_adapter
 from trainer_svc.model.packing import Row, collate

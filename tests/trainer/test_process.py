@@ -15,24 +15,20 @@ from common.accelerators import ExecutorState
 from common.bus import Bus
 from common.messages import ReplicaReport, WeightUpdated
 from marlaas.stack import servers
-from tests.common.access.keyed import Keyed
-from tests.common.leases.executables import answer, begun, order
-from tests.conftest import eventually, eventually_equals, message_on
-from tests.services import affinities, is_ready, service_process, without_settings
-from tests.trainer.batches import announced, batch_of, send, store
-from tests.trainer.conftest import make_groups, make_spec
+from tests.support.buses import message_on
+from tests.support.keyed import Keyed
+from tests.support.leases.executables import answer, begun, order
+from tests.support.services import affinities, is_ready, service_process
+from tests.support.trainer.batches import announced, batch_of, send, store
+from tests.support.trainer.groups import make_groups, make_spec
+from tests.support.waiting import eventually, eventually_equals
+from tests.trainer.processes import environment
 
 
 @pytest.fixture
 def nats_url(keyed: Keyed) -> str:
     """Of `bus`, which is every other service."""
     return keyed.url
-
-
-def environment(keyed: Keyed, pools_file: Path, **more: str) -> dict[str, str]:
-    own = {"MARLAAS_NATS_URL": keyed.url, "MARLAAS_NATS_CREDS": str(keyed.keys.credentials("trainer"))}
-    own |= {"MARLAAS_POOLS_FILE": str(pools_file), "MARLAAS_TRAINER_POOL": "tiny"}
-    return without_settings() | own | more
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from common.spec import parse_spec
 from env_svc import datasets
 from env_svc.contract import Reply
 from env_svc.registry import build
-from tests.recipes import RECIPES, read_recipe, small, write_data
-from tests.trainer.conftest import make_groups
+from tests.support.recipes import RECIPES, read_recipe, small, write_data
+from tests.support.trainer.groups import make_groups
 from tests.trainer.steps import begin, step
 from trainer_svc.model.policy import Policy
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import subprocess
 import sys
-import time
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,16 +15,17 @@ import pytest
 
 from common import streams
 from common.blobs import Blobs
-from common.bus import Bus, Outgoing
+from common.bus import Bus
 from common.errors import Reject
-from common.messages import BatchGroup, BlobRef, Event, StoredStep, TrainBatch, WeightUpdated, as_json
+from common.messages import BatchGroup, BlobRef, StoredStep, TrainBatch, WeightUpdated
 from common.spec import TaskSpec
 from marlaas.stack import servers
-from tests.common.access.keyed import Keyed
-from tests.services import service_process
-from tests.trainer.batches import announced, batch_of, call, groups_of, send, store, update_in
-from tests.trainer.conftest import make_groups, make_spec
-from tests.trainer.test_process import environment
+from tests.support.keyed import Keyed
+from tests.support.services import service_process
+from tests.support.trainer.batches import announced, batch_of, call, groups_of, send, store, update_in
+from tests.support.trainer.groups import make_groups, make_spec
+from tests.trainer.lineages import emit_step
+from tests.trainer.processes import environment
 from trainer_svc.batch import Trajectory
 from trainer_svc.learner import Learner
 from trainer_svc.replay.steps import replay_all, replay_step
@@ -67,11 +67,6 @@ async def train_by(bus: Bus, take_step: Callable[[TrainBatch], Awaitable[WeightU
         checkpoint = update.checkpoint
     await bus.streams.purge(streams.SCORED, "trajectories.scored.a.>")  # as the scheduler does once settled
     return updates
-
-
-async def emit_step(bus: Bus, version: int, stored: StoredStep) -> None:
-    event = Event(tenant="acme", task="a", event="step", at_s=time.time(), data={"version": version, "stored": as_json(stored)})
-    await bus.publish(Outgoing(streams.events("acme", "a"), event, f"step:{version}"))
 
 
 async def test_steps_replayed_in_another_process_have_the_recorded_digests(

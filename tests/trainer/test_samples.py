@@ -12,8 +12,8 @@ from common.errors import Unavailable
 from common.messages import KeptAttempt, SamplesAnswer, StepSamples, TokenRecord
 from common.messages.asks import MAX_ANSWER_BYTES
 from common.messages.progress import KEPT_STEPS, MAX_SAMPLE_BYTES, SAMPLE_TOKEN_BYTES
-from tests.trainer.batches import SPECS, batch_of, call, groups_of, store, update_in
-from tests.trainer.conftest import make_spec
+from tests.support.trainer.batches import SPECS, batch_of, call, groups_of, store, update_in
+from tests.support.trainer.groups import make_spec
 from trainer_svc.algorithm.advantage import shaped_rewards, step_advantages
 from trainer_svc.algorithm.batched_steps import ForwardRequest, run_requests
 from trainer_svc.algorithm.sample_selection import KeptAttempts

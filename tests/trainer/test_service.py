@@ -12,9 +12,21 @@ from common.blobs import Blobs
 from common.bus import Bus, Outgoing
 from common.errors import Reject
 from common.messages import BlobRef, DeadLetter, TaskStatus, WeightUpdated
-from tests.conftest import eventually_equals
-from tests.trainer.batches import SPECS, announced, batch_of, call, groups_of, send, serving, steps_alone, store, trained_alone, update_in
-from tests.trainer.conftest import make_spec
+from tests.support.trainer.batches import (
+    SPECS,
+    announced,
+    batch_of,
+    call,
+    groups_of,
+    send,
+    serving,
+    steps_alone,
+    store,
+    trained_alone,
+    update_in,
+)
+from tests.support.trainer.groups import make_spec
+from tests.support.waiting import eventually_equals
 from trainer_svc.algorithm.step import train_step
 from trainer_svc.learner import Learner, initial_resident
 from trainer_svc.model.adapter import read_adapter

@@ -17,9 +17,9 @@ from common.errors import Reject, Unavailable
 from common.messages import BatchGroup, BatchMember, BlobRef, DeadLetter, ScoredTrajectory, TaskStatus, TrajectoriesScored, WeightUpdated
 from common.spec import Optimizer, TaskSpec
 from common.streams import KIND_HEADER
-from tests.conftest import eventually, eventually_equals
-from tests.trainer.batches import SPECS, announced, batch_of, call, groups_of, send, serving, store, trained_alone, update_in
-from tests.trainer.conftest import context_of, make_groups, make_spec, scored
+from tests.support.trainer.batches import SPECS, announced, batch_of, call, groups_of, send, serving, store, trained_alone, update_in
+from tests.support.trainer.groups import context_of, make_groups, make_spec, scored
+from tests.support.waiting import eventually, eventually_equals
 from trainer_svc.algorithm.step import train_step
 from trainer_svc.learner import Learner, initial_resident
 from trainer_svc.model.policy import Policy

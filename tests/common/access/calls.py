@@ -3,11 +3,10 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from common.access.rows import Use
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[3]
 SERVICE_OF_PACKAGE = {f"{name}_svc": name for name in ("scheduler", "env", "rollout", "trainer", "gateway")}
 PROGRAMS = {"scheduler_svc/doctor", "trainer_svc/replay"}
 """Folders whose code runs with the operator's key as well, or instead."""

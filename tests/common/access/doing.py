@@ -14,8 +14,8 @@ from common.bus import Bus, Delivery, NoResponder, Outgoing, Slots
 from common.errors import Reject, Retry, Unavailable
 from common.messages import BlobRef, ReplicaReport
 from common.streams import Consumer, Stream
-from tests.common.access.matching import covers
-from tests.conftest import at_work, eventually
+from tests.support.matching import covers
+from tests.support.waiting import at_work, eventually
 
 FILLING_BYTES = 500_000
 FILLINGS = 10

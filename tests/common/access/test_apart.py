@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 
 import pytest
 from nats.aio.client import Client
@@ -14,8 +13,8 @@ from common import streams
 from common.access.credentials import read_credentials
 from common.access.roles import Role
 from common.bus import Bus
-from tests.common.access.keyed import Keyed, keyed_server
-from tests.conftest import HASTY
+from tests.support.buses import HASTY
+from tests.support.keyed import Keyed
 
 JOB = "jobs.submit.{}"
 HEADERS = {
@@ -60,12 +59,6 @@ TOGETHER = {
     "a traced one": {"Nats-Trace-Dest": "events.globex.t", "Nats-Trace-Only": "true"},
     "a subject's sequence": {"Nats-Expected-Last-Subject-Sequence": "7", "Nats-Expected-Last-Subject-Sequence-Subject": "jobs.>"},
 }
-
-
-@pytest.fixture
-async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
-    async with keyed_server(tmp_path) as server:
-        yield server
 
 
 @asynccontextmanager

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from common.blobs import Blobs
 from common.blobs.chunks import BlobChunks
 from common.messages import BlobRef
-from tests.common.access.keyed import Keyed, keyed_server
+from tests.support.keyed import Keyed
 
 KIB, MIB = 1024, 1024 * 1024
 SIZES = {"1 KiB": KIB, **{f"{number} MiB": number * MIB for number in (1, 2, 3, 4, 8, 16, 64)}}
@@ -20,12 +19,6 @@ LARGEST = 629_000_000
 READERS = ("scheduler", "env", "rollout", "trainer", "operator")
 """Services whose keys read blobs; the gateway, as every tenant, asks the scheduler for parts of them."""
 PART_BYTES = 1_000_000
-
-
-@pytest.fixture
-async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
-    async with keyed_server(tmp_path) as server:
-        yield server
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -13,10 +13,11 @@ from common.access.folder import SYSTEM, SigningKeys, issue_service_keys, open_o
 from common.bus import Bus
 from common.errors import Fatal
 from marlaas.client import Client
-from tests.common.access.keyed import DEPLOYMENT, tenants_key
 from tests.common.cluster import NODES, Cluster, running_cluster
-from tests.conftest import HASTY, eventually
-from tests.scheduler.stages import spec, submission
+from tests.support.buses import HASTY
+from tests.support.keyed import DEPLOYMENT, tenants_key
+from tests.support.scheduler.stages import spec, submission
+from tests.support.waiting import eventually
 
 MARLAAS = Path(sys.executable).parent / "marlaas"
 

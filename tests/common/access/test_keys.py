@@ -5,7 +5,6 @@ import base64
 import json
 import stat
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,14 +20,10 @@ from common.bus import Bus, Outgoing
 from common.errors import Fatal, Forbidden, KeyRefused, Reject
 from common.messages import ControlTask
 from marlaas.stack import servers
-from tests.common.access.keyed import DEPLOYMENT, Keyed, keyed_server
-from tests.conftest import HASTY, eventually, running
-
-
-@pytest.fixture
-async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
-    async with keyed_server(tmp_path) as server:
-        yield server
+from tests.support.buses import HASTY
+from tests.support.keyed import DEPLOYMENT, Keyed, keyed_server
+from tests.support.servers import running
+from tests.support.waiting import eventually
 
 
 def cancel(subject: str, tenant: str = "acme") -> Outgoing:

@@ -1,9 +1,7 @@
 """Every user, every family of subjects, publish and subscribe: NATS decides each cell as the tables say."""
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -17,13 +15,13 @@ from common.access.roles import ROLES, Role, imports, role_permissions
 from common.access.rows import Permissions
 from common.access.services import SERVICES, STORES, service_permissions
 from common.messages.verbs import QUESTIONS
-from tests.common.access.keyed import DEPLOYMENT, Keyed, keyed_server
-from tests.common.access.matching import covers
-from tests.conftest import eventually
+from tests.common.access.raw_clients import raw
+from tests.support.keyed import DEPLOYMENT, Keyed, keyed_server
+from tests.support.matching import covers
+from tests.support.waiting import eventually
 
 LAST = "no.such.family"
 FOREIGN_KEY = "U" + "A" * 55
-VIOLATION = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"', re.IGNORECASE)
 STREAM_VERBS = ("CREATE", "UPDATE", "INFO", "DELETE", "PURGE", "MSG.GET", "MSG.DELETE", "LEADER.STEPDOWN", "SNAPSHOT", "RESTORE")
 CONSUMERS = (
     *(one for one in vars(streams).values() if isinstance(one, streams.Consumer)),
@@ -105,20 +103,6 @@ def users(server: Keyed) -> dict[str, tuple[Path, Permissions]]:
         found[f"{role} of {tenant}"] = (path, role_permissions(role, "*" if role == "admin" else tenant, key))
     # Last: it may delete streams, and does.
     return found | {"scheduler": (server.keys.credentials("scheduler"), service_permissions("scheduler", DEPLOYMENT))}
-
-
-@asynccontextmanager
-async def raw(server: Keyed, creds: Path, refused: set[tuple[str, str]]) -> AsyncIterator[Client]:
-    async def on_error(error: Exception) -> None:
-        if found := VIOLATION.search(str(error)):
-            refused.add((found[1].lower(), found[2].lower()))
-
-    client = Client()
-    await client.connect(server.url, user_credentials=str(creds), error_cb=on_error, inbox_prefix=read_credentials(creds).inbox)
-    try:
-        yield client
-    finally:
-        await client.close()
 
 
 async def refused_everything(client: Client, refused: set[tuple[str, str]]) -> None:

@@ -16,12 +16,13 @@ from common.access.rows import Use
 from common.access.services import SERVICES, STORES, service_permissions, table
 from common.bus import Bus, Outgoing
 from marlaas.stack import servers
-from tests.chaos.proxy import Wire
 from tests.common.access.doing import REPORT, Doing, fill, refill
-from tests.common.access.keyed import DEPLOYMENT, keyed_server
-from tests.common.access.matching import matches
-from tests.common.access.spying import refusals, seen
-from tests.conftest import HASTY, at_work, eventually
+from tests.support.buses import HASTY
+from tests.support.keyed import DEPLOYMENT, keyed_server
+from tests.support.matching import matches
+from tests.support.proxy import Wire
+from tests.support.spying import refusals, seen
+from tests.support.waiting import at_work, eventually
 
 MODULES = [module.name for module in pkgutil.iter_modules(nats.js.__path__)]
 FOR_UPGRADES = {f"scheduler: $JS.API.STREAM.UPDATE.{store}" for store in STORES if store.startswith(("KV_", "OBJ_"))}

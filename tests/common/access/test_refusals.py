@@ -16,8 +16,9 @@ from common.bus import Bus, Delivery, Outgoing
 from common.bus.delivery import Slots
 from common.errors import Unavailable, Undeclared
 from common.messages import Message, ReplicaReport
-from tests.common.access.keyed import DEPLOYMENT, Keyed, keyed_server, services_key
-from tests.conftest import HASTY, at_work, eventually
+from tests.support.buses import HASTY
+from tests.support.keyed import DEPLOYMENT, Keyed, keyed_server, services_key
+from tests.support.waiting import at_work, eventually
 
 REPORT = ReplicaReport(replica="one", service="env")
 

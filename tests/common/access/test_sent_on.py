@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from nats.aio.client import Client
@@ -17,9 +15,9 @@ from common.errors import Reject
 from common.message_consistency import SAYS
 from common.messages import CancelServing, Message
 from common.streams import value_subject
-from tests.common.access.keyed import DEPLOYMENT, Keyed, keyed_server
-from tests.common.access.matching import covers
-from tests.common.access.test_matrix import raw
+from tests.common.access.raw_clients import raw
+from tests.support.keyed import DEPLOYMENT, Keyed
+from tests.support.matching import covers
 
 SERVICES_OF_WORK = [name for name in SERVICES if name != "scheduler"]
 MARK = b"chosen by the holder of the key"
@@ -57,12 +55,6 @@ HELD["OBJ_blobs"] = ("$O.blobs.>",)
 """Stream → what it stores."""
 KINDS = [kind for kind in SAYS if issubclass(kind, Message)]
 """What streams carry."""
-
-
-@pytest.fixture
-async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
-    async with keyed_server(tmp_path) as server:
-        yield server
 
 
 async def send_on(client: Client, source: str, allowed: tuple[str, ...], target: str) -> None:

@@ -15,9 +15,9 @@ from common.access.services import SERVICES, STORES, Deployment, service_permiss
 from common.messages.verbs import JOBS
 from common.streams import Consumer
 from tests.common.access.calls import BLOB_CALLS, BUCKET_CALLS, STREAM_CALLS, calls
-from tests.common.access.matching import covers
+from tests.support.matching import covers
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[3]
 DEPLOYMENT = Deployment(("tiny", "big"), ("math", "code", "own"), sampler_queues=("tiny@a", "tiny@b"), trainer_queues=("big@a",))
 TABLE = table(DEPLOYMENT)
 NO_SUBJECTS = {"task_of", "queue", "pool_of", "tenant_of"}

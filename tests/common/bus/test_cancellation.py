@@ -11,7 +11,7 @@ from common.blobs import Blobs
 from common.bus import Bus, Delivery
 from common.messages import ReplicaReport
 from common.resilience.event_loop import cancellation_kept
-from tests.common.bus.consuming import JOBS, job
+from tests.support.consuming import JOBS, job
 
 Call = Callable[[Bus], Awaitable[object]]
 REPORT = ReplicaReport(replica="one", service="env")

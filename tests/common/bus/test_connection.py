@@ -22,10 +22,11 @@ from common.resilience.backoff import Backoff
 from common.task_states import TaskStates
 from marlaas.stack import servers
 from marlaas.stack.servers import Command
-from tests.chaos.clock import Clocks
-from tests.chaos.proxy import Wire
-from tests.common.bus.consuming import job
-from tests.conftest import eventually, running
+from tests.support.clock import Clocks
+from tests.support.consuming import job
+from tests.support.proxy import Wire
+from tests.support.servers import running
+from tests.support.waiting import eventually
 
 
 async def test_unreadable_value_hides_no_other(bus: Bus) -> None:

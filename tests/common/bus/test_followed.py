@@ -5,7 +5,7 @@ from common.bus import Bus
 from common.leases import PoolClocks
 from common.messages import PoolClock, TaskStatus
 from common.task_states import TaskStates
-from tests.conftest import at_work, eventually
+from tests.support.waiting import at_work, eventually
 
 
 def status(task: str, state: str) -> TaskStatus:

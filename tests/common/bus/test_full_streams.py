@@ -13,8 +13,8 @@ from common.bus.metrics import REFUSED
 from common.errors import QueueFull, Reject, StreamFull
 from common.messages import DeadLetter
 from common.streams import MIN_STREAM_BYTES, PROMPTS, STREAMS, TURNS, Stream
-from tests.common.bus.consuming import as_handler
-from tests.conftest import eventually
+from tests.support.consuming import as_handler
+from tests.support.waiting import eventually
 
 SIZE = 7 * 1024 * 1024
 """Four of these fit into MIN_STREAM_BYTES, five do not."""

@@ -14,8 +14,9 @@ from common.bus import Bus, Delivery, Outgoing, Slots, batch_interval_s, handlin
 from common.bus.handling import Outcomes
 from common.errors import Fatal, HandedBack, Reject, Retry, Unavailable
 from common.messages import ControlTask, DeadLetter, SubmitTask
-from tests.common.bus.consuming import JOBS, as_handler, consuming, drained, job
-from tests.conftest import at_work, eventually, message_on
+from tests.support.buses import message_on
+from tests.support.consuming import JOBS, as_handler, consuming, drained, job
+from tests.support.waiting import at_work, eventually
 
 
 async def test_message_is_acknowledged_after_its_results_are_published(bus: Bus) -> None:

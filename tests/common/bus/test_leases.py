@@ -13,9 +13,9 @@ from common.bus.pull import Pull
 from common.bus.transport.timings import Timings
 from common.messages import SubmitTask
 from marlaas.stack import servers
-from tests.chaos.proxy import Wire
-from tests.common.bus.consuming import JOBS, consuming, drained, job
-from tests.conftest import eventually, eventually_equals
+from tests.support.consuming import JOBS, consuming, drained, job
+from tests.support.proxy import Wire
+from tests.support.waiting import eventually, eventually_equals
 
 
 async def deliveries(bus: Bus, consumer: streams.Consumer) -> int:

@@ -5,8 +5,8 @@ import asyncio
 from common.bus import Bus, Delivery, Slots
 from common.errors import HandedBack
 from common.messages import SubmitTask
-from tests.common.bus.consuming import JOBS, as_handler, drained, job
-from tests.conftest import at_work, eventually_equals
+from tests.support.consuming import JOBS, as_handler, drained, job
+from tests.support.waiting import at_work, eventually_equals
 
 
 async def waits(bus: Bus) -> tuple[int, int]:

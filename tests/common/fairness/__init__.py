@@ -1,0 +1,4 @@
+"""Fair queues.
+
+order: by tenant, then by task, weighted  test_fair_queue.py
+"""

@@ -7,12 +7,7 @@ import pytest
 
 from common.graders import MAX_RENDERED, Formula, MissingField, MissingOutput, Sample, TooLong, WrongGrader, read_grader, rendered
 from common.graders.templates import MAX_PLACES, check_template
-
-CHECK = {"type": "string_check", "name": "exact", "input": "{{sample.output_text}}", "reference": "{{item.answer}}", "operation": "eq"}
-NEAR = {
-    "type": "text_similarity", "name": "near", "input": "{{sample.output_text}}", "reference": "4", "evaluation_metric": "fuzzy_match",
-}  # fmt: skip
-MULTI = {"type": "multi", "name": "both", "graders": {"exact": CHECK, "near": NEAR}, "calculate_output": "0.8 * exact + 0.2 * near"}
+from tests.support.graders import CHECK, MULTI, NEAR
 
 
 @pytest.mark.parametrize("grader", [CHECK, NEAR, MULTI, {"type": "python", "name": "p", "source": "def grade(sample, item):\n  return 1"}])

@@ -14,8 +14,9 @@ from common.homes.reading import Taking
 from common.leases.reports import Backlog
 from common.messages import ControlTask, ReplicaReport
 from common.streams import REPLICAS_BUCKET
-from tests.common.access.keyed import keyed_server
-from tests.conftest import HASTY, at_work, eventually, eventually_equals
+from tests.support.buses import HASTY
+from tests.support.keyed import keyed_server
+from tests.support.waiting import at_work, eventually, eventually_equals
 
 OTHERS = streams.rollout_samples("one@b")
 

@@ -4,7 +4,7 @@ from common.bus import Bus
 from common.leases import PoolClocks
 from common.messages import PoolClock
 from common.streams import CLOCKS_BUCKET
-from tests.conftest import at_work, eventually
+from tests.support.waiting import at_work, eventually
 
 
 async def test_pool_that_was_never_parked_shows_natss_time(bus: Bus) -> None:

@@ -10,8 +10,8 @@ from common.errors import Fatal
 from common.leases import Identity, Reading, budget_bytes, leased_executor, placed
 from common.leases.locks import holders
 from common.streams import trainer_batches
-from tests.common.leases.executables import Paper
-from tests.conftest import at_work, eventually
+from tests.support.leases.executables import Paper
+from tests.support.waiting import at_work, eventually
 
 POOLS = """
 [accelerator.a]

@@ -15,8 +15,8 @@ from common.leases.reconciler import LeaseReconciler
 from common.messages import Lease, LeaseOrder, ProcessLife
 from common.messages.lives import life_key
 from common.streams import HISTORY_BUCKET, LEASE_TTL_S, LEASES_BUCKET, lease_order
-from tests.common.leases.executables import ACCELERATOR, Paper, answer, answers, begun, followers, identity, means, order, shorten_leases
-from tests.conftest import at_work, eventually
+from tests.support.leases.executables import ACCELERATOR, Paper, answer, answers, begun, followers, identity, means, order, shorten_leases
+from tests.support.waiting import at_work, eventually
 
 AWAKE, PARKED, COLD, FAULTY = ExecutorState.AWAKE, ExecutorState.PARKED, ExecutorState.COLD, ExecutorState.FAULTY
 

@@ -8,8 +8,8 @@ from common.accelerators import Tier
 from common.bus import Bus
 from common.leases import moves
 from common.leases.locks import holders
-from tests.common.leases.executables import answer, begun, followers, order
-from tests.conftest import at_work
+from tests.support.leases.executables import answer, begun, followers, order
+from tests.support.waiting import at_work
 
 
 async def test_freed_bytes_are_read_before_the_next_executor_may_compute(bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

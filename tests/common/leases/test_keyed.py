@@ -9,9 +9,9 @@ from common.leases import PoolClocks
 from common.leases.executor import LeasedExecutor
 from common.messages import ExecutorReport, PoolClock
 from common.streams import CLOCKS_BUCKET, Consumer, executor_now, rollout_samples, rollout_serves, trainer_batches
-from tests.common.access.keyed import keyed_server
-from tests.common.leases.executables import ACCELERATOR, Paper, answer, begun, identity, means, order
-from tests.conftest import at_work, eventually
+from tests.support.keyed import keyed_server
+from tests.support.leases.executables import ACCELERATOR, Paper, answer, begun, identity, means, order
+from tests.support.waiting import at_work, eventually
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from common.leases.locks import holders
 from common.leases.watchdog import BACKSTOP_S
 from common.resilience.crashpoints import LEASES as POINTS
 from common.streams import LEASE_TTL_S
-from tests.common.leases.executables import answer, answers, order
-from tests.common.leases.process import BUDGET, Stamp, Start, stamp, started
-from tests.conftest import at_work, eventually
+from tests.support.leases.executables import answer, answers, order
+from tests.support.leases.process import BUDGET, Stamp, Start, stamp, started
+from tests.support.waiting import at_work, eventually
 
 POOLS = ("one", "two", "three")
 LOOK_S = 0.02

@@ -15,8 +15,8 @@ from common.leases.moves import OTHERS_FIRST_S
 from common.leases.reconciler import LeaseReconciler
 from common.messages import Lease
 from common.streams import LEASES_BUCKET
-from tests.common.leases.executables import ACCELERATOR, Paper, answer, answers, begun, followers, means, order
-from tests.conftest import at_work, eventually
+from tests.support.leases.executables import ACCELERATOR, Paper, answer, answers, begun, followers, means, order
+from tests.support.waiting import at_work, eventually
 
 AWAKE, PARKED, FAULTY, WAKING = ExecutorState.AWAKE, ExecutorState.PARKED, ExecutorState.FAULTY, ExecutorState.WAKING
 BUDGET = 250

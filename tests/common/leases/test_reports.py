@@ -16,9 +16,10 @@ from common.leases.executor import LeasedExecutor
 from common.leases.reports import Backlog, Waiting
 from common.messages import ControlTask, ExecutorReport, ReplicaReport
 from common.streams import REPLICAS_BUCKET, executor_now
-from tests.common.bus.consuming import consuming
-from tests.common.leases.executables import ACCELERATOR, Paper, answer, begun, identity, means, order
-from tests.conftest import HASTY, at_work, eventually, eventually_equals
+from tests.support.buses import HASTY
+from tests.support.consuming import consuming
+from tests.support.leases.executables import ACCELERATOR, Paper, answer, begun, identity, means, order
+from tests.support.waiting import at_work, eventually, eventually_equals
 
 PROMPTS = streams.rollout_samples("one")
 

@@ -16,8 +16,10 @@ from common.bus import Bus
 from common.leases.locks import Locks, holders
 from common.leases.reconciler import LeaseReconciler
 from marlaas.stack import servers
-from tests.common.leases.executables import Paper, answer, begun, means, order
-from tests.conftest import HASTY, at_work, eventually, running
+from tests.support.buses import HASTY
+from tests.support.leases.executables import Paper, answer, begun, means, order
+from tests.support.servers import running
+from tests.support.waiting import at_work, eventually
 
 IMPATIENT = replace(HASTY, answer_timeout_s=0.2, publish_patience_s=0.5)
 

@@ -9,7 +9,7 @@ from common.bus import Bus
 from common.leases.history import KEPT, MIN_LIMIT_S, UNKNOWN_LIMIT_S, History
 from common.leases.moves import DRAIN_LIMIT_S, Moves
 from common.leases.watchdog import Watchdog
-from tests.common.leases.executables import Paper, means
+from tests.support.leases.executables import Paper, means
 
 
 def test_move_is_overdue_after_its_limit_and_nothing_is_afterwards() -> None:

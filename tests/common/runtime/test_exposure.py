@@ -8,7 +8,7 @@ import pytest
 
 from common.runtime.service import objection_to_exposure
 from scheduler_svc.settings import SchedulerSettings
-from tests.services import without_settings
+from tests.support.services import without_settings
 
 KEY = {"MARLAAS_NATS_CREDS": "key.creds"}
 

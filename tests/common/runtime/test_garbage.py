@@ -5,7 +5,7 @@ import gc
 from collections.abc import Mapping
 
 from common.runtime.process import MAX_SKIPPED, OLDER, collect_at_rest
-from tests.conftest import eventually
+from tests.support.waiting import eventually
 
 
 async def test_everything_is_collected_at_rest_and_now_and_then_anyhow() -> None:

@@ -13,7 +13,7 @@ from common.runtime.health import Health
 from common.runtime.lives import WITHOUT_A_WORD, living
 from common.runtime.settings import Settings
 from common.streams import HISTORY_BUCKET
-from tests.conftest import eventually
+from tests.support.waiting import eventually
 
 KEY = life_key("trainer", "one")
 PLAIN = ProcessLife(service="trainer", replica="one", began_s=100.0)

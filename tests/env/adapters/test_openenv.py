@@ -28,9 +28,9 @@ from env_svc.execution.workers import Workers
 from env_svc.hosted.config import HostedConfig
 from env_svc.hosted.pool import HostPool
 from marlaas.stack import servers
-from tests.conftest import running
+from tests.support.paths import ROOT
+from tests.support.servers import running
 
-ROOT = Path(__file__).parents[3]
 GUESTS = Path(__file__).parents[1] / "guests"
 REAL = os.environ.get("OPENENV_PYTHON")
 

@@ -23,10 +23,10 @@ from env_svc.execution.workers import Workers
 from env_svc.hosted.config import HostedConfig
 from env_svc.hosted.pool import HostPool
 from marlaas.stack import servers
-from tests.conftest import running
+from tests.support.paths import ROOT
+from tests.support.servers import running
 
 pytestmark = [pytest.mark.packages, pytest.mark.asyncio(loop_scope="module")]
-ROOT = Path(__file__).parents[3]
 WORDS = ("apple", "grape", "house", "mouse", "crane", "light", "plant", "stone")
 TAGGER = "averaged_perceptron_tagger_eng"
 

@@ -26,8 +26,8 @@ from env_svc.hosted.config import HostedConfig
 from env_svc.hosted.pool import HostPool
 from env_svc.tools.toolbox import Toolbox
 from tests.env.adapters.unplayable import ONES, PICTURE, UNPLAYABLE
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[3]
 GUESTS = Path(__file__).parents[1] / "guests"
 REAL = os.environ.get("VERIFIERS_PYTHON")
 

@@ -15,7 +15,7 @@ from env_svc.datasets import SHIPPED
 from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes.current import use
 from env_svc.sandboxes.sandbox import Bounds, RunResult, Sandbox
-from tests.env.sandboxes.kinds import KINDS, in_use, sandbox_of
+from tests.support.env.sandboxes import KINDS, in_use, sandbox_of
 
 TESTS = ["assert scaled([1, 2]) == [4711, 9422]", "assert scaled([]) == [] and len(scaled([3])) == 1", "assert scaled([0]) != [1]"]
 RIGHT = "def scaled(numbers):\n    return [4711 * n for n in numbers]"

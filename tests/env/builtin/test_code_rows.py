@@ -8,7 +8,7 @@ import pytest
 
 from env_svc.builtin.code import Code
 from env_svc.contract import Finish, Reply, Unsupported
-from tests.env.sandboxes.kinds import CPYTHON, in_use, sandbox_of
+from tests.support.env.sandboxes import CPYTHON, in_use, sandbox_of
 
 ROWS: dict[str, dict[str, Any]] = {
     "a function called max": {"test_list": ["assert max(3, 5) == 8"], "code": "def max(a, b): return a + b"},

@@ -20,8 +20,8 @@ from env_svc.contract import EnvironmentUnavailable, Finish, Reply, WrongOptions
 from env_svc.datasets import row_at
 from tests.env.builtin.math_verdicts import NOT_RECOGNISED, VERDICTS
 from tests.env.builtin.word_problems import RIGHT, WRONG, word_problems
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[3]
 READ = """
 import json
 from env_svc.contract import EnvironmentUnavailable, WrongOptions

@@ -5,15 +5,13 @@ import random
 import subprocess
 import sys
 from contextlib import chdir, redirect_stderr, redirect_stdout
-from pathlib import Path
 
 import pytest
 
 from env_svc.check import GOLD, main, play_row
 from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn
 from env_svc.registry import build
-
-ROOT = Path(__file__).parents[3]
+from tests.support.paths import ROOT
 
 
 class Well(Environment[str]):

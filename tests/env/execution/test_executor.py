@@ -12,7 +12,7 @@ from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.tool_calls import ToolCallExecutor
 from env_svc.execution.workers import Workers
 from env_svc.tools.toolbox import Toolbox
-from tests.conftest import eventually
+from tests.support.waiting import eventually
 
 
 async def opened(executor: ToolCallExecutor, name: str, **options: object) -> Outcome:

@@ -14,7 +14,7 @@ from common.fairness.fair_queue import Claimant
 from env_svc.calls import Call, Continued, EnvironmentJob, Failed, OpenCall, Opened, Outcome, Scored, StepCall
 from env_svc.contract import Reply
 from env_svc.execution.workers import Workers
-from tests.conftest import eventually
+from tests.support.waiting import eventually
 
 NAME = "tests.env.toys:ComputingObedient"
 SLOW = Claimant("a", "slow")

@@ -1,0 +1,4 @@
+"""Environments made from files.
+
+order of rows, parts, graders  test_environment.py
+"""

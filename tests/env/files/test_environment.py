@@ -23,9 +23,9 @@ from env_svc.files import grading
 from env_svc.files.environment import FileStore, RowFile, file_rows, permuted
 from env_svc.files.grading import graded, program
 from env_svc.sandboxes.current import use
-from tests.common.graders.test_graders import CHECK, MULTI, NEAR
-from tests.env.sandboxes.kinds import KINDS, in_use, sandbox_of
-from tests.scheduler.packages.uploads import digest_of
+from tests.support.env.sandboxes import KINDS, in_use, sandbox_of
+from tests.support.graders import CHECK, MULTI, NEAR
+from tests.support.scheduler.uploads import digest_of
 
 ROWS = [{"messages": [{"role": "developer", "content": f"Say {n}."}], "answer": str(n)} for n in range(10)]
 DATA = b"\n".join(json.dumps(row).encode() for row in ROWS)

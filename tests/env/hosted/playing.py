@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from common import spec
 from common.fairness.fair_queue import Claimant
@@ -16,7 +15,6 @@ from env_svc.hosted.confinement import Confinement
 from env_svc.hosted.pool import HostPool
 from env_svc.hosted.process import HostTimings
 
-ROOT = Path(__file__).parents[3]
 HASTY = HostTimings(grace_s=0.5, poll_interval_s=0.1, restart=Backoff(0.1, 30.0))
 
 

@@ -13,8 +13,9 @@ from env_svc.execution.workers import Workers
 from env_svc.hosted.config import HostedConfig
 from env_svc.hosted.confinement import Confinement, needed_paths
 from env_svc.hosted.start import MAX_LINE_CHARS, MAX_LINES, PrintedLines
-from tests.conftest import eventually
-from tests.env.hosted.playing import ROOT, hosting, play, reason, step
+from tests.env.hosted.playing import hosting, play, reason, step
+from tests.support.paths import ROOT
+from tests.support.waiting import eventually
 
 
 async def answer(workers: Workers, sandbox: Confinement, hosted: HostedConfig, code: str) -> str:

@@ -14,8 +14,8 @@ from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.workers import Workers
 from env_svc.hosted.config import HostedConfig
 from env_svc.hosted.pool import HostPool
-from tests.conftest import eventually
 from tests.env.hosted.playing import hosting, play, reason, scored, step
+from tests.support.waiting import eventually
 
 
 async def test_process_that_dies_costs_its_calls_and_is_restarted(workers: Workers, python: str) -> None:

@@ -24,8 +24,9 @@ from env_svc.hosted.proxy import parsed_addresses
 from env_svc.packages.hosts import OwnBounds, OwnHosts
 from env_svc.packages.processes import OwnSandboxes
 from env_svc.packages.store import PackageStore
+from tests.support.paths import ROOT
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "own_environment"
+EXAMPLE = ROOT / "examples" / "own_environment"
 GUEST = (Path(__file__).parents[1] / "hosted" / "guest.py").read_text()
 ENTRIES = {"guest": "own_guest:Guest", "intruder": "own_guest:Intruder", "computing": "own_guest:ComputingIntruder"}
 HASTY = HostTimings(start_timeout_s=30.0, grace_s=0.5, poll_interval_s=0.1, restart=Backoff(0.1, 1.0))

@@ -1,7 +1,6 @@
 """The check of a new package: what is answered, and that the replica and its other work go on whatever the package does."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -26,12 +25,6 @@ class X(Environment):
     async def step(self, state, reply):
         return Finish(1.0)
 """
-
-
-@pytest.fixture
-async def stage(bus: Bus, workers: Workers, sandbox: Confinement, python: str, tmp_path: Path) -> AsyncIterator[Stage]:
-    async with staged(bus, workers, sandbox, python, tmp_path / "packages") as stage:
-        yield stage
 
 
 def delivery_of(ref: BlobRef, tenant: str = "acme", attempt: int = 1) -> Delivery:

@@ -17,13 +17,12 @@ from env_svc.execution.tool_calls import ToolCallExecutor
 from env_svc.execution.workers import Workers
 from env_svc.hosted.confinement import Confinement
 from env_svc.tools.toolbox import Toolbox
-from tests.conftest import eventually
 from tests.env.hosted.attempts import BOMBS, FILES, NETWORK, PROCESSES
 from tests.env.hosted.playing import step
-from tests.env.hosted.test_escapes import BOMB_S, SECRET, Target, has_succeeded, processes_of_hosts, target
+from tests.env.hosted.targets import BOMB_S, SECRET, Target, has_succeeded, processes_of_hosts
 from tests.env.packages.making import GUEST, Stage, guest_wheel, staged, stored, wheel_of
+from tests.support.waiting import eventually
 
-__all__ = ["target"]
 OF_OTHERS = {
     "the folder of packages": "import os\nprint(os.listdir('FOLDER')); print('GOT')",
     "another tenant's package": "import glob\nfor one in glob.glob('FOLDER/*/*/*'):\n    print('GOT')",

@@ -16,19 +16,13 @@ from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.workers import Workers
 from env_svc.hosted.confinement import Confinement
 from env_svc.packages.hosts import OwnBounds
-from tests.conftest import eventually
 from tests.env.hosted.playing import step
 from tests.env.packages.making import ENTRIES, GUEST, Stage, example_wheel, guest_wheel, ref_of, staged, stored, wheel_of
+from tests.support.waiting import eventually
 
 NAMES = tuple(f"e{number}" for number in range(4))
 CROWD = wheel_of({"own_guest.py": GUEST}, dict.fromkeys(NAMES, ENTRIES["guest"]))
 """Four environments."""
-
-
-@pytest.fixture
-async def stage(bus: Bus, workers: Workers, sandbox: Confinement, python: str, tmp_path: Path) -> AsyncIterator[Stage]:
-    async with staged(bus, workers, sandbox, python, tmp_path / "packages") as stage:
-        yield stage
 
 
 @pytest.fixture

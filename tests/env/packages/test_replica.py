@@ -27,10 +27,11 @@ from common.messages import (
 )
 from common.spec import EnvironmentSection, Limits
 from env_svc.hosted.confinement import Confinement
-from tests.common.access.keyed import Keyed
-from tests.conftest import eventually, message_on
 from tests.env.packages.making import example_wheel, stored
-from tests.env.test_main import lives, processes_of, ready, replica
+from tests.support.buses import message_on
+from tests.support.env.replicas import lives, processes_of, ready, replica
+from tests.support.keyed import Keyed
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

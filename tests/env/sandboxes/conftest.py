@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from env_svc.sandboxes.sandbox import Sandbox
-from tests.env.sandboxes.kinds import KINDS, sandbox_of
+from tests.support.env.sandboxes import KINDS, sandbox_of
 
 
 @pytest.fixture(params=KINDS)

@@ -11,8 +11,8 @@ import pytest
 
 from env_svc.sandboxes.interpreter import FIRST_USER
 from env_svc.sandboxes.sandbox import Bounds, RunResult, Sandbox
-from tests.conftest import eventually
-from tests.env.sandboxes.kinds import BOUNDS, sandbox_of, still_works
+from tests.support.env.sandboxes import BOUNDS, sandbox_of, still_works
+from tests.support.waiting import eventually
 
 SECRET = "the-secret-of-the-host"
 

@@ -17,8 +17,8 @@ from env_svc.sandboxes.current import current, start_sandbox, use
 from env_svc.sandboxes.docker import LABEL, DockerSandbox
 from env_svc.sandboxes.sandbox import Bounds, RunResult, Sandbox
 from env_svc.settings import EnvSettings
-from tests.conftest import eventually
-from tests.env.sandboxes.kinds import BOUNDS, DOCKER_URL, sandbox_of
+from tests.support.env.sandboxes import BOUNDS, DOCKER_URL, sandbox_of
+from tests.support.waiting import eventually
 
 
 async def test_output_of_code_is_returned(sandbox: Sandbox) -> None:

@@ -33,8 +33,8 @@ from env_svc.execution.tool_calls import ToolCallExecutor
 from env_svc.execution.workers import Workers
 from env_svc.service import EnvService
 from env_svc.tools.toolbox import Toolbox
-from tests.common.bus.consuming import as_handler
-from tests.conftest import eventually
+from tests.support.consuming import as_handler
+from tests.support.waiting import eventually
 
 POOL = "tiny"
 MAX_TURNS = 1200

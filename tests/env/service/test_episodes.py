@@ -13,8 +13,8 @@ from common.tool_calls import Thoughts
 from env_svc import replies
 from env_svc.calls import Opened
 from env_svc.execution.workers import Workers
-from tests.conftest import message_on
 from tests.env.service.desk import Desk, group_of, sampled, service_of
+from tests.support.buses import message_on
 
 
 async def test_opened_group_asks_for_every_members_first_turn_in_one_message(desk: Desk) -> None:

@@ -9,8 +9,8 @@ from common import streams
 from common.bus import Bus
 from common.messages import TaskStatus, TokenRecord, TurnRequest
 from env_svc.execution.workers import Workers
-from tests.conftest import at_work, eventually
 from tests.env.service.desk import POOL, Desk, at_desk, group_of, sampled, service_of, serving
+from tests.support.waiting import at_work, eventually
 
 
 @pytest.mark.parametrize(("row", "reason"), [(13, "the dungeon is closed"), (14, "ZeroDivisionError: bad row")])

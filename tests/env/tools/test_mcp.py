@@ -13,7 +13,7 @@ from env_svc.tools.mcp import Mcp, servers_of
 from env_svc.tools.registry import build
 from env_svc.tools.tool import CallError, Tool, ToolUnavailable
 from env_svc.tools.toolbox import validated
-from tests.conftest import eventually
+from tests.support.waiting import eventually
 
 SERVER, ODD = (Path(__file__).with_name(name) for name in ("mcp_server.py", "odd_mcp_server.py"))
 

@@ -9,7 +9,7 @@ from env_svc.sandboxes.current import use
 from env_svc.tools.python import Python, with_last_value
 from env_svc.tools.registry import build
 from env_svc.tools.tool import CallError
-from tests.env.sandboxes.kinds import in_use, sandbox_of
+from tests.support.env.sandboxes import in_use, sandbox_of
 
 
 @pytest.fixture(params=["monty", "bubblewrap"])

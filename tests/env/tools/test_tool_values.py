@@ -9,10 +9,9 @@ from env_svc.calls import Continued, Failed, OpenCall, Scored, StepCall
 from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn, WrongOptions
 from env_svc.tools.tool import Arguments, CallError, Tool
 from env_svc.tools.toolbox import validated
-from tests.env.tools.test_tools import PARROT, TALK, Table, environment_of, table, texts
+from tests.env.tools.tables import PARROT, TALK, Table, environment_of, texts
 from tests.env.tools.toy_tools import Parrot
 
-__all__ = ["table"]
 HALF = b"caf\xe9".decode("utf-8", "surrogateescape")
 ANSWERS: dict[str, tuple[Any, str]] = {
     "number": (42, "42"),

@@ -1,10 +1,7 @@
 """Episodes with tools: who answers what, and what a tool that goes wrong becomes."""
 
 import asyncio
-import itertools
 import threading
-from collections.abc import AsyncIterator
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -12,62 +9,17 @@ import msgpack
 import pytest
 
 from common import spec
-from common.fairness.fair_queue import Claimant
 from common.tool_calls import find_calls
-from env_svc.allowed import AllowedNames
-from env_svc.calls import Call, Continued, Failed, FinalTurn, OpenCall, Opened, Outcome, Scored, StepCall
+from env_svc.calls import Continued, Failed, FinalTurn, OpenCall, Outcome, Scored, StepCall
 from env_svc.contract import Reply
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.tool_calls import LONG_CHARS, ToolCallExecutor
 from env_svc.execution.tool_state import ToolState
 from env_svc.execution.workers import Workers
 from env_svc.tools.toolbox import Toolbox
-from tests.conftest import eventually
+from tests.env.tools.tables import COMPUTING, DOOR, EQUIPPED, PARROT, TALK, Table, environment_of, texts
 from tests.env.tools.toy_tools import Parrot
-
-TALK, COMPUTING, EQUIPPED, DOOR = (f"tests.env.tools.toy_tools:{name}" for name in ("Talk", "ComputingTalk", "Equipped", "Door"))
-PARROT = "tests.env.tools.toy_tools:Parrot"
-
-
-def environment_of(name: str = TALK, *tools: str | dict[str, Any], **more: Any) -> spec.EnvironmentSection:
-    return spec.EnvironmentSection.model_validate({"name": name, "tools": tools, **more})
-
-
-class Table:
-    """Plays one environment's episodes."""
-
-    def __init__(self, executor: ToolCallExecutor) -> None:
-        self._executor = executor
-
-    async def play(self, environment: spec.EnvironmentSection, *calls: Call, limits: spec.Limits | None = None) -> list[Outcome]:
-        batches = self._executor.run(Claimant("a", "task-a"), environment, calls, 20.0, limits or spec.Limits())
-        async with aclosing(batches):
-            found = dict(itertools.chain.from_iterable([batch async for batch in batches]))
-        return [found[position] for position in range(len(calls))]
-
-    async def opened(self, environment: spec.EnvironmentSection) -> Opened:
-        (outcome,) = await self.play(environment, OpenCall(0, 0))
-        assert isinstance(outcome, Opened), outcome
-        return outcome
-
-    async def say(self, environment: spec.EnvironmentSection, text: str, *, limits: spec.Limits | None = None, **more: Any) -> Outcome:
-        """The outcome of an episode's first reply."""
-        state = (await self.opened(environment)).state
-        (outcome,) = await self.play(environment, StepCall(0, state, Reply(text, more.pop("truncated", False)), **more), limits=limits)
-        return outcome
-
-
-@pytest.fixture
-async def table(workers: Workers) -> AsyncIterator[Table]:
-    toolbox = Toolbox()
-    yield Table(ToolCallExecutor(EnvironmentExecutor(workers, call_timeout_s=60.0), toolbox, AllowedNames("tests.env.tools.toy_tools:*")))
-    await toolbox.close()
-
-
-def texts(outcome: Outcome) -> list[str]:
-    assert isinstance(outcome, Continued), outcome
-    assert {message.role for message in outcome.messages} == {"tool"}
-    return [message.content for message in outcome.messages]
+from tests.support.waiting import eventually
 
 
 @pytest.mark.parametrize("name", [TALK, COMPUTING])

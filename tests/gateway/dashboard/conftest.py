@@ -4,20 +4,15 @@ from pathlib import Path
 import pytest
 
 from common.bus import Bus
-from common.messages import GroupContext
 from tests.gateway.dashboard.site import Keys, Site, fill, metrics, play, reward
-from tests.gateway.serving import gateway
-from tests.scheduler.finished import stages
-from tests.scheduler.stages import World, running_world
-
-
-def _is_slow(group: GroupContext, member: int) -> bool:
-    return group.task.startswith("slow")
+from tests.support.gateway.serving import gateway
+from tests.support.scheduler.finished import is_slow, stages
+from tests.support.scheduler.stages import World, running_world
 
 
 @pytest.fixture
 async def world(bus: Bus, database_url: str, tmp_path: Path) -> AsyncGenerator[World]:
-    made = stages(bus, tmp_path / "made", withheld=_is_slow, reward=reward, metrics=metrics)
+    made = stages(bus, tmp_path / "made", withheld=is_slow, reward=reward, metrics=metrics)
     async with running_world(bus, database_url, made) as world:
         yield world
 

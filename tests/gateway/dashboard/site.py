@@ -14,7 +14,7 @@ from common.client_api.asking import Door
 from common.messages import GroupContext
 from common.messages.tenancy.access import Role
 from gateway_svc.access import Caller, Unauthorized
-from tests.scheduler.stages import World, spec
+from tests.support.scheduler.stages import World, spec
 
 CHROMIUM = "/usr/bin/chromium"
 KEYS: Mapping[str, tuple[str | None, Role]] = {

@@ -3,9 +3,9 @@
 from common.bus import Bus
 from scheduler_svc.base.database import Database
 from tests.gateway.dashboard.reading import cells
-from tests.gateway.serving import client, gateway
-from tests.scheduler.ask.asking import answering
-from tests.scheduler.ask.test_accelerators import SHARED, fill
+from tests.support.gateway.serving import client, gateway
+from tests.support.scheduler.asking import answering
+from tests.support.scheduler.shared_accelerator import SHARED, fill
 
 
 async def test_stages_and_timeline_show_executors_and_slices(bus: Bus, nats_url: str, database_url: str) -> None:

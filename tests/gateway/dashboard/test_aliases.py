@@ -5,9 +5,9 @@ from html import unescape
 from sqlalchemy import text
 
 from marlaas.client import Client
-from tests.gateway.openai.deltas import Source
-from tests.gateway.serving import client, gateway
-from tests.scheduler.stages import World
+from tests.support.gateway.deltas import Source
+from tests.support.gateway.serving import client, gateway
+from tests.support.scheduler.stages import World
 
 HOSTILE = '"><script>window.broken = 1</script>\u202e'
 

@@ -9,9 +9,9 @@ import pytest
 
 from gateway_svc.web import fetch_vendor
 from gateway_svc.web.templates import address_of, assets
+from tests.support.paths import ROOT
 
 WEB = Path(fetch_vendor.__file__).parent
-REPOSITORY = WEB.parent.parent
 MAX_BYTES = 250_000
 
 
@@ -56,7 +56,7 @@ def test_address_changes_with_content() -> None:
 
 
 def test_wheel_carries_the_files_of_the_pages() -> None:
-    data = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["gateway_svc.web"]
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["gateway_svc.web"]
     carried = {path for pattern in data for path in WEB.glob(pattern)}
     needed = {path for folder in ("templates", "static", "vendor") for path in (WEB / folder).iterdir()}
 

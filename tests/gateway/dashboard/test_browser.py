@@ -6,35 +6,20 @@ from collections.abc import Sequence
 from itertools import permutations
 
 import pytest
-from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, Route
 
 from common import streams
 from common.bus import Outgoing
 from common.messages import DeadLetter
 from gateway_svc.web.text import visible
+from tests.gateway.dashboard.browsing import complaints, faults, tab_to, unfold
 from tests.gateway.dashboard.hostile import LONG, TEXTS
-from tests.gateway.dashboard.site import KEYS, PAGES, Seen, Site, chromium, looking, settle
-from tests.scheduler.stages import spec
+from tests.gateway.dashboard.site import KEYS, PAGES, Site, chromium, looking, settle
+from tests.support.scheduler.stages import spec
 
 pytestmark = pytest.mark.slow
 FOR_OWNERS = ("/usage", "/webhooks", "/keys")
 FOR_MEMBERS = ("/new", "/new?form=toml")
-
-
-async def faults(page: Page) -> list[str]:
-    """What axe finds, of WCAG and of good practice."""
-    found = await Axe().run(page)
-    return [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in found.response["violations"]]
-
-
-async def complaints(page: Page, seen: Seen, site: Site) -> list[str]:
-    """What a page did that it may not: reports of its policy, errors, requests elsewhere, being wider than the window."""
-    found = [*await page.evaluate("window.violations"), *seen.console]
-    found += [f"asked {host}" for host in seen.hosts if host != site.address.partition("//")[2]]
-    if await page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-        found.append("wider than the window")
-    return found
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -57,11 +42,6 @@ async def test_every_page_is_clean(played: Site, key: str, scheme: str) -> None:
 
     assert len(found) >= 2 * (len(PAGES) + 1 - len(forbidden))
     assert {path: what for path, what in found.items() if what} == {}
-
-
-async def unfold(page: Page) -> None:
-    """Show what is folded."""
-    await page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
 
 
 async def test_login_page_and_errors_are_clean_and_a_planted_fault_is_found(site: Site) -> None:
@@ -251,14 +231,6 @@ async def press_to(page: Page, text: str) -> None:
     await tab_to(page, f"document.activeElement.textContent.trim().startsWith('{text}')")
     async with page.expect_navigation():
         await page.keyboard.press("Enter")
-
-
-async def tab_to(page: Page, condition: str, key: str = "Tab") -> None:
-    for _ in range(200):
-        if await page.evaluate(condition):
-            return
-        await page.keyboard.press(key)
-    raise AssertionError(f"no focus with {condition}")
 
 
 async def test_hostile_texts_are_shown_as_text(site: Site) -> None:

@@ -5,7 +5,7 @@ from typing import get_type_hints
 from common.spec import Section, TaskSpec, parse_spec
 from gateway_svc.problems import FieldError
 from gateway_svc.web.forms import Filled, FormChoices, filled_from, read_form, task_form
-from tests.scheduler.stages import spec
+from tests.support.scheduler.stages import spec
 
 
 def test_form_has_every_field_of_a_task_file_but_its_tenant() -> None:

@@ -9,8 +9,8 @@ from common.messages import AskTask, DeadLetter, StatusAnswer
 from tests.gateway.dashboard.hostile import TEXTS
 from tests.gateway.dashboard.reading import cells
 from tests.gateway.dashboard.site import PAGES, Site, csrf_of, session
-from tests.gateway.serving import client
-from tests.scheduler.stages import spec
+from tests.support.gateway.serving import client
+from tests.support.scheduler.stages import spec
 
 CSP = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
 

@@ -19,8 +19,8 @@ from gateway_svc.access import Caller
 from gateway_svc.http.application import all_families, described
 from tests.gateway.dashboard.reading import cells, texts_of
 from tests.gateway.dashboard.site import Site, csrf_of, session
-from tests.gateway.serving import client, gateway
-from tests.scheduler.stages import spec
+from tests.support.gateway.serving import client, gateway
+from tests.support.scheduler.stages import spec
 
 
 async def test_pages_show_what_the_scheduler_answers(played: Site) -> None:

@@ -15,14 +15,14 @@ from playwright.async_api import Page
 
 from gateway_svc.openai.sampling.choices import Choice
 from gateway_svc.web.playground import Playground, Turn, as_code, first_playground, read_playground
-from tests.conftest import eventually
+from tests.gateway.dashboard.browsing import tab_to
 from tests.gateway.dashboard.hostile import TEXTS
 from tests.gateway.dashboard.reading import texts_of
 from tests.gateway.dashboard.site import Keys, Site, chromium, csrf_of, looking, session
-from tests.gateway.dashboard.test_browser import tab_to
-from tests.gateway.openai.deltas import Part, Source, deltas, failing
-from tests.gateway.serving import gateway
-from tests.scheduler.stages import World, spec
+from tests.support.gateway.deltas import Part, Source, deltas, failing
+from tests.support.gateway.serving import gateway
+from tests.support.scheduler.stages import World, spec
+from tests.support.waiting import eventually
 
 MARKUP = "<img src=x onerror=window.broken=1>\u202e"
 

@@ -11,12 +11,12 @@ from gateway_svc.service import serve
 from gateway_svc.settings import GatewaySettings
 from marlaas.stack import servers
 from marlaas.tenancy import keys
-from tests.common.access.keyed import Keyed
-from tests.conftest import at_work, eventually, eventually_equals
 from tests.gateway.dashboard.site import csrf_of
-from tests.gateway.entering import Entering, entering
-from tests.gateway.serving import client
-from tests.scheduler.stages import World
+from tests.support.gateway.entering import Entering, entering
+from tests.support.gateway.serving import client
+from tests.support.keyed import Keyed
+from tests.support.scheduler.stages import World
+from tests.support.waiting import at_work, eventually, eventually_equals
 
 
 async def test_session_of_a_key_is_taken_by_another_replica_until_the_key_is_revoked(keyed: Keyed, keyed_world: World) -> None:

@@ -12,13 +12,13 @@ from common.messages import KeptAttempt, SamplesAnswer
 from gateway_svc.web.text import visible
 from gateway_svc.web.views.samples import MAX_ALIGNED, differences, samples_page
 from rollout_svc.text.chat import Chat
-from tests.conftest import eventually
+from tests.gateway.conversations import conversation
+from tests.gateway.dashboard.browsing import complaints, faults, tab_to, unfold
 from tests.gateway.dashboard.hostile import TEXTS
 from tests.gateway.dashboard.reading import cells, texts_of
 from tests.gateway.dashboard.site import Site, chromium, looking, session
-from tests.gateway.dashboard.test_browser import complaints, faults, tab_to, unfold
-from tests.gateway.test_samples import conversation
-from tests.samples import MODEL, keep, kept_attempt, step_samples, texts_replica
+from tests.support.samples import MODEL, keep, kept_attempt, step_samples, texts_replica
+from tests.support.waiting import eventually
 
 
 async def test_page_shows_attempts_conversation_and_numbers(played: Site) -> None:

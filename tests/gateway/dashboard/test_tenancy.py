@@ -16,7 +16,7 @@ from gateway_svc.web.text import one_line
 from tests.gateway.dashboard.hostile import TEXTS
 from tests.gateway.dashboard.reading import cells, texts_of
 from tests.gateway.dashboard.site import Site, csrf_of, session
-from tests.scheduler.stages import spec
+from tests.support.scheduler.stages import spec
 
 ROWS = b"".join(json.dumps({"messages": [{"role": "user", "content": f"{number}?"}]}).encode() + b"\n" for number in range(3))
 HOOK = {"name": "pager", "url": "https://hooks.example.com/x", "event.finished": "on"}

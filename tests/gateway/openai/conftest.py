@@ -1,30 +1,22 @@
 """The client of OpenAI, before a real gateway, NATS and scheduler. A source of made-up tokens is in place of samplers."""
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 from openai import AsyncOpenAI
-from sqlalchemy import text
 
 from gateway_svc.access import Access
-from tests.gateway.openai.deltas import Source
-from tests.gateway.serving import gateway
-from tests.scheduler.stages import World
-
-Opened = Callable[..., AbstractAsyncContextManager[AsyncOpenAI]]
-
-
-def openai(address: str, *, tenant: str | None = "acme") -> AsyncOpenAI:
-    query = {} if tenant is None else {"tenant": tenant}
-    return AsyncOpenAI(base_url=f"{address}/v1", api_key="mk-none", default_query=query, max_retries=0, timeout=60)
+from tests.gateway.openai.clients import Opened, openai
+from tests.support.gateway.deltas import Source
+from tests.support.gateway.serving import gateway
+from tests.support.scheduler.stages import World
 
 
 @pytest.fixture
 async def world(world: World) -> World:
     """With a tenant that has no task yet."""
-    async with world.database.transaction() as tx:
-        await tx.connection.execute(text("INSERT INTO tenants (id) VALUES ('acme')"))
+    await world.execute("INSERT INTO tenants (id) VALUES ('acme')")
     return world
 
 

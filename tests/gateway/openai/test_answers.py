@@ -18,7 +18,7 @@ from gateway_svc.openai.responses.answer import ResponseStream, response_answer
 from gateway_svc.openai.responses.request import ResponseRequest
 from gateway_svc.openai.sampling.counting import Head
 from gateway_svc.openai.text import TextStream, text_answer
-from tests.gateway.openai.deltas import FINGERPRINT, Part, call, deltas
+from tests.support.gateway.deltas import FINGERPRINT, Part, call, deltas
 
 HEAD = Head("0" * 24, 1_790_000_000, "sums-1@7")
 EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)

@@ -18,9 +18,9 @@ from gateway_svc.http.gateway import Drain
 from gateway_svc.http.openai_family import SamplingStream, error_event
 from gateway_svc.openai.errors import failed_sampling
 from gateway_svc.openai.sampling.choices import Choice, Prompt, Target, sampled
-from tests.conftest import eventually
-from tests.gateway.openai.conftest import Opened
-from tests.gateway.openai.deltas import HELLO, WORDS, Source, deltas, failing
+from tests.gateway.openai.clients import Opened
+from tests.support.gateway.deltas import HELLO, WORDS, Source, deltas, failing
+from tests.support.waiting import eventually
 
 FAILURES: list[tuple[Failure, int, type[openai.APIStatusError]]] = [
     ("invalid", 400, openai.BadRequestError),

@@ -9,14 +9,14 @@ import pytest
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.messages import FILE_FAMILY, ReplicaReport, SampledTurn, SampleTurns, TurnsSampled
-from tests.common.access.keyed import WITH_INSTALLED, Keyed, keyed_server
-from tests.common.graders.test_graders import CHECK, MULTI
-from tests.conftest import at_work, eventually
-from tests.env.test_main import replica
-from tests.gateway.openai.conftest import Opened
-from tests.gateway.openai.test_files import HELD_OUT, NOTHING, by, put
-from tests.gateway.openai.test_fine_tuning import ended, strictly
-from tests.scheduler.stages import World
+from tests.gateway.openai.clients import Opened
+from tests.gateway.openai.fine_tuning import ended, strictly
+from tests.support.env.replicas import replica
+from tests.support.gateway.files import HELD_OUT, NOTHING, by, put
+from tests.support.graders import CHECK, MULTI
+from tests.support.keyed import WITH_INSTALLED, Keyed, keyed_server
+from tests.support.scheduler.stages import World
+from tests.support.waiting import at_work, eventually
 
 PYTHON = {"type": "python", "name": "p", "source": "def grade(sample, item):\n    return float(sample['output_text'] == item['answer'])\n"}
 

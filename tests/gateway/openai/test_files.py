@@ -2,62 +2,26 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import openai
 import pytest
-from openai import AsyncOpenAI
 from openai.types import FileDeleted, FileObject
 
-from common import streams
-from common.bus import Bus, Slots
+from common.bus import Bus
 from common.client_api.tenancy.files import Files
-from common.messages import FILE_FAMILY, MAX_FILE_BYTES, ReplicaReport
-from common.runtime.service import report_replica
-from tests.common.access.keyed import Keyed
-from tests.common.graders.test_graders import CHECK, MULTI
-from tests.conftest import at_work
-from tests.gateway.entering import VALID, entering
-from tests.gateway.openai.conftest import Opened
-from tests.gateway.openai.conftest import openai as client_of
-from tests.gateway.openai.deltas import Source
-from tests.gateway.openai.test_fine_tuning import SMALL, ended, strictly
-from tests.gateway.serving import client, gateway
-from tests.scheduler.packages.uploads import digest_of
-from tests.scheduler.stages import World
-
-NOTHING = Source(lambda _: None)
-
-
-def rows(number: int) -> bytes:
-    made = ({"messages": [{"role": "user", "content": f"Say {n}."}], "answer": str(n)} for n in range(number))
-    return b"".join(json.dumps(row).encode() + b"\n" for row in made)
-
-
-TRAIN, HELD_OUT = rows(12), rows(5)
-
-
-def by(grader: dict[str, Any] = CHECK, **hyperparameters: Any) -> Any:
-    return {"type": "reinforcement", "reinforcement": {"grader": grader, "hyperparameters": hyperparameters}}
-
-
-async def put(client: AsyncOpenAI, data: bytes = TRAIN, name: str = "rows.jsonl") -> FileObject:
-    return await client.files.create(file=(name, data), purpose="fine-tune")
-
-
-@asynccontextmanager
-async def serving_files(world: World, stages: Any) -> AsyncGenerator[None]:
-    """A replica of the environment service that serves files, until the block ends."""
-    report = ReplicaReport(replica="files", service="env", families=[FILE_FAMILY], environments=[])
-    async with (
-        at_work(report_replica(world.bus, lambda: report)),
-        at_work(world.bus.consume(streams.env_checks(FILE_FAMILY), stages.check, Slots(8))),
-        at_work(world.bus.consume(streams.env_opens(FILE_FAMILY), stages.open, Slots(8))),
-    ):
-        yield
+from common.messages import MAX_FILE_BYTES
+from tests.gateway.openai.clients import Opened
+from tests.gateway.openai.clients import openai as client_of
+from tests.gateway.openai.fine_tuning import SMALL, ended, strictly
+from tests.support.gateway.entering import VALID, entering
+from tests.support.gateway.files import HELD_OUT, NOTHING, TRAIN, by, put, rows, serving_files
+from tests.support.gateway.serving import client, gateway
+from tests.support.graders import CHECK, MULTI
+from tests.support.keyed import Keyed
+from tests.support.scheduler.stages import World
+from tests.support.scheduler.uploads import digest_of
 
 
 async def test_files_are_created_listed_read_and_deleted(world: World, opened: Opened) -> None:

@@ -12,11 +12,11 @@ from openai.types.fine_tuning.jobs import FineTuningJobCheckpoint
 from common.client_api.asking import Door
 from common.messages import AskTasks, TasksAnswer
 from common.messages.asks import cursor_after
-from tests.gateway.openai.conftest import Opened
-from tests.gateway.openai.deltas import Source
-from tests.scheduler.stages import World, spec
+from tests.gateway.openai.clients import Opened
+from tests.gateway.openai.fine_tuning import SMALL, ended, strictly
+from tests.support.gateway.deltas import Source
+from tests.support.scheduler.stages import World, spec
 
-SMALL: dict[str, Any] = {"steps": 3, "algorithm": {"group_size": 2, "groups_per_step": 2}}
 REINFORCE: Any = {"type": "reinforcement"}
 NOTHING = Source(lambda _: None)
 
@@ -28,18 +28,6 @@ def tuned(**hyperparameters: Any) -> Any:
 async def create(client: AsyncOpenAI, marlaas: dict[str, Any] = SMALL, **changes: Any) -> FineTuningJob:
     given: dict[str, Any] = {"model": "tiny", "training_file": "env:toy", "method": REINFORCE, "extra_body": {"marlaas": marlaas}}
     return await client.fine_tuning.jobs.create(**(given | changes))
-
-
-def strictly(job: FineTuningJob) -> FineTuningJob:
-    """By the client's own type, without its leniency."""
-    return FineTuningJob.model_validate_json(job.model_dump_json(), strict=True)
-
-
-async def ended(client: AsyncOpenAI, job: str) -> FineTuningJob:
-    async with asyncio.timeout(60):
-        while (found := await client.fine_tuning.jobs.retrieve(job)).status not in ("succeeded", "failed", "cancelled"):
-            await asyncio.sleep(0.1)
-    return found
 
 
 async def test_a_job_from_its_creation_to_the_model_that_it_made(world: World, opened: Opened) -> None:
@@ -173,8 +161,7 @@ async def test_absent_models_and_jobs_are_404(opened: Opened) -> None:
 
 
 async def test_jobs_are_paused_resumed_and_cancelled(world: World, opened: Opened) -> None:
-    await world.submit("slow-1", spec(name="slow"))
-    await world.event("slow-1", "accepted")
+    await world.run("slow-1", spec(name="slow"), until="accepted")
     async with opened(NOTHING) as client:
         jobs = client.fine_tuning.jobs
         states = [(await jobs.pause("slow-1")).status, (await jobs.resume("slow-1")).status, (await jobs.cancel("slow-1")).status]

@@ -17,11 +17,9 @@ from common.bus import Bus
 from common.client_api.asking import Door
 from gateway_svc.access import Caller
 from gateway_svc.openai.sampling.choices import id_of
-from tests.gateway.openai.conftest import Opened
-from tests.gateway.openai.deltas import FINGERPRINT, HELLO, WORDS, Part, Source, call, deltas
-from tests.scheduler.stages import World, spec
-
-TOOLS: Any = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+from tests.gateway.openai.clients import Opened
+from tests.support.gateway.deltas import FINGERPRINT, HELLO, TOOLS, WORDS, Part, Source, call, deltas
+from tests.support.scheduler.stages import World, spec
 
 
 def _says_hello(choice: Any) -> Any:

@@ -1,13 +1,13 @@
 """The example of docs/openai.md, run as it is written but for its address, its environment and its pauses."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
-from tests.gateway.openai.conftest import Opened
-from tests.gateway.openai.deltas import Part, Source, deltas
+from tests.gateway.openai.clients import Opened
+from tests.support.gateway.deltas import Part, Source, deltas
+from tests.support.paths import ROOT
 
-PAGE = Path(__file__).parents[3] / "docs" / "openai.md"
+PAGE = ROOT / "docs" / "openai.md"
 CHANGES = {
     'base_url="http://127.0.0.1:8000/v1", api_key="mk-…"': 'base_url=ADDRESS, api_key="mk-none", default_query={"tenant": "acme"}',
     "env:calculator": "env:toy",

@@ -11,11 +11,11 @@ from openai import AsyncOpenAI
 
 from common.messages import ProcessLife
 from common.streams import HISTORY_BUCKET
-from tests.conftest import eventually
-from tests.gateway.openai.conftest import openai as client_of
-from tests.gateway.serving import gateway
-from tests.scheduler.stages import World, spec
-from tests.serving.replicas import CONTEXT, Replica
+from tests.gateway.openai.clients import openai as client_of
+from tests.support.gateway.serving import gateway
+from tests.support.rollout.replicas import CONTEXT, Replica
+from tests.support.scheduler.stages import World, spec
+from tests.support.waiting import eventually
 
 HELLO: list[openai.types.chat.ChatCompletionMessageParam] = [{"role": "user", "content": "What is 3 + 4?"}]
 

@@ -4,40 +4,14 @@ from typing import Any
 
 import httpx
 
-from tests.common.access.keyed import Keyed
-from tests.common.graders.test_graders import CHECK
-from tests.gateway.entering import entering, with_keys
-from tests.gateway.openai.deltas import Part, Source, deltas
-from tests.gateway.serving import client, gateway
-from tests.scheduler.stages import World
-from tests.serving.replicas import Replica
+from tests.gateway.openai.routes import HELLO, ROWS
+from tests.support.gateway.deltas import Part, Source, deltas
+from tests.support.gateway.entering import entering, with_keys
+from tests.support.gateway.serving import client, gateway
+from tests.support.keyed import Keyed
+from tests.support.rollout.replicas import Replica
+from tests.support.scheduler.stages import World
 
-ALL = {"reader", "member", "owner", "admin"}
-SPENDING = ALL - {"reader"}
-HELLO = [{"role": "user", "content": "x"}]
-JOB: dict[str, Any] = {"training_file": "env:toy", "method": {"type": "reinforcement"}, "marlaas": {"steps": 0, "tenant": "acme"}}
-ROWS: dict[tuple[str, str], tuple[set[str], dict[str, Any] | None]] = {
-    ("GET", "/v1/models"): (ALL, None),
-    ("GET", "/v1/models/slow-1@1"): (ALL, None),
-    ("POST", "/v1/chat/completions"): (SPENDING, {"model": "slow-1@1", "messages": HELLO}),
-    ("POST", "/v1/completions"): (SPENDING, {"model": "slow-1@1", "prompt": "x"}),
-    ("POST", "/v1/responses"): (SPENDING, {"model": "slow-1@1", "input": "x"}),
-    ("POST", "/v1/fine_tuning/jobs"): (SPENDING, {"model": "slow-1@1"} | JOB),
-    ("GET", "/v1/fine_tuning/jobs"): (ALL, None),
-    ("GET", "/v1/fine_tuning/jobs/slow-1"): (ALL, None),
-    ("GET", "/v1/fine_tuning/jobs/slow-1/events"): (ALL, None),
-    ("GET", "/v1/fine_tuning/jobs/slow-1/checkpoints"): (ALL, None),
-    ("POST", "/v1/fine_tuning/alpha/graders/validate"): (ALL, {"grader": CHECK}),
-    ("GET", "/v1/files"): (ALL, None),
-    ("GET", "/v1/files/slow-1"): (ALL, None),
-    ("GET", "/v1/files/slow-1/content"): (ALL, None),
-    ("DELETE", "/v1/files/slow-1"): (SPENDING, None),
-    ("POST", "/v1/fine_tuning/jobs/slow-1/pause"): (SPENDING, None),
-    ("POST", "/v1/fine_tuning/jobs/slow-1/resume"): (SPENDING, None),
-    ("POST", "/v1/fine_tuning/jobs/slow-1/cancel"): (SPENDING, None),
-}
-"""Route → roles of the tenant that may, and a body. The last row ends the task of the others. `test_every_route_has_a_row` reads it too."""
-VALUES = {"{job}": "slow-1", "{file}": "slow-1", "{model}": "slow-1@1"}
 OWN = {"/v1/models", "/v1/fine_tuning/jobs", "/v1/files"}
 """Lists, in which another tenant finds its own."""
 OF_NOBODY = {"/v1/fine_tuning/alpha/graders/validate"}
@@ -46,8 +20,7 @@ OF_NOBODY = {"/v1/fine_tuning/alpha/graders/validate"}
 async def test_each_role_may_what_it_may(keyed: Keyed, keyed_world: World) -> None:
     source = Source(lambda _: deltas([Part("a")]))
     async with with_keys(keyed) as (made, keys):
-        await keyed_world.submit("slow-1")
-        await keyed_world.event("slow-1", "accepted")
+        await keyed_world.run("slow-1", until="accepted")
         async with gateway(made.bus, keyed.url, access=made.access, sampler=source) as address:
             for (method, path), (permitted, body) in ROWS.items():
                 for name, key in (keys.invalid | {"foreign": keys.valid["foreign"]}).items():

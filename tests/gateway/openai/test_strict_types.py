@@ -21,13 +21,11 @@ from pydantic import TypeAdapter
 
 from gateway_svc.http.application import described
 from gateway_svc.http.routes import fine_tuning, inference
-from tests.gateway.openai.conftest import Opened
-from tests.gateway.openai.deltas import Part, Source, call, deltas
-from tests.gateway.openai.test_fine_tuning import SMALL
-from tests.scheduler.stages import World, spec
+from tests.gateway.openai.clients import Opened
+from tests.gateway.openai.fine_tuning import SMALL
+from tests.support.gateway.deltas import HELLO, TOOLS, Part, Source, call, deltas
+from tests.support.scheduler.stages import World, spec
 
-HELLO: Any = [{"role": "user", "content": "Say hello."}]
-TOOLS: Any = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 FLAT_TOOLS: Any = [{"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False}]
 USAGE: Any = {"include_usage": True}
 LOGPROBS: Any = ["message.output_text.logprobs"]
@@ -177,8 +175,7 @@ async def tasks(world: World) -> AsyncIterator[World]:
     """One that has finished, one that runs, and one that was rejected."""
     await world.run("sums-1", spec(metadata={"team": "b"}))
     await world.run("refused", until="rejected")
-    await world.submit("slow-1", spec(name="slow"))
-    await world.event("slow-1", "accepted")
+    await world.run("slow-1", spec(name="slow"), until="accepted")
     yield world
 
 

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -11,17 +10,11 @@ from common.access.credentials import read_credentials
 from common.errors import Fatal
 from common.resilience.crashpoints import OPERATORS
 from marlaas.client import Client
-from tests.common.access.keyed import Keyed, keyed_server
 from tests.marlaas.tenancy.commands import ARMED
-from tests.services import without_settings
+from tests.support.keyed import Keyed
+from tests.support.services import without_settings
 
 POINTS = [point for point in OPERATORS if point in ("before_record", "before_creds", "before_push")]
-
-
-@pytest.fixture
-async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
-    async with keyed_server(tmp_path) as server:
-        yield server
 
 
 def accounts(keyed: Keyed, database_url: str, creds: Path, *, tenant: str = "first", crash: str = "") -> subprocess.CompletedProcess[str]:

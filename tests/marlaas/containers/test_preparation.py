@@ -14,6 +14,7 @@ from common.passwords import read_passwords
 from common.resilience.crashpoints import PREPARING
 from marlaas.containers import SERVICES, Volumes, prepare
 from marlaas.stack.state_files import StackError
+from tests.support.paths import ROOT
 
 DEPLOYMENT = Deployment(("tiny",), ("module", "own"))
 KILLED = """
@@ -94,7 +95,7 @@ def test_start_that_was_killed_is_completed_by_the_next(tmp_path: Path, point: s
     root = tmp_path / "volumes"
     root.mkdir()
     argv = [sys.executable, "-c", KILLED, str(root), f"{point}:1"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[3])
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, cwd=ROOT)
     assert done.returncode != 0 and "Traceback" not in done.stderr, done
     before, volumes = seeds_and_passwords(root), volumes_in(root)
     prepare(volumes, DEPLOYMENT)

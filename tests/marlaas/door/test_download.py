@@ -11,8 +11,8 @@ from common.blobs import Blobs
 from common.bus import Bus
 from common.messages import BlobRef
 from marlaas.client import Client, ClientError
-from tests.marlaas.conftest import SPEC
-from tests.scheduler.stages import World
+from tests.marlaas.tasks import SPEC
+from tests.support.scheduler.stages import World
 
 
 async def stored_as(world: World, blob: BlobRef, task: str) -> None:

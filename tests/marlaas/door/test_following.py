@@ -12,8 +12,8 @@ from common.client_api.training.following import follow
 from common.messages import Event
 from scheduler_svc.base.database import Database
 from scheduler_svc.upkeep import outbox
-from tests.conftest import eventually
-from tests.scheduler.ask.asking import answering
+from tests.support.scheduler.asking import answering
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

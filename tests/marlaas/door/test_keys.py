@@ -14,20 +14,15 @@ from common.bus import Bus, Outgoing
 from common.messages import SubmitTask
 from common.spec import mark_of, marked
 from marlaas.client import Client, ClientError, NoAnswer, TaskRejected
-from tests.common.access.keyed import Keyed
-from tests.conftest import HASTY, eventually_equals
-from tests.marlaas.conftest import SPEC
-from tests.scheduler.stages import World, spec
+from tests.marlaas.tasks import SPEC
+from tests.marlaas.verbs import TASK
+from tests.support.buses import HASTY
+from tests.support.keyed import Keyed
+from tests.support.paths import ROOT
+from tests.support.scheduler.stages import World, spec
+from tests.support.waiting import eventually_equals
 
-PUBLISH_JOB = Path(__file__).parents[3] / "examples" / "publish_job.py"
-TASK = """\
-name = "gcd"
-tenant = "acme"
-pool = "tiny"
-steps = 3
-environment.name = "toy"
-algorithm = { group_size = 2, groups_per_step = 2, max_staleness = 1 }
-"""
+PUBLISH_JOB = ROOT / "examples" / "publish_job.py"
 
 
 async def test_tenant_trains_with_its_key_and_sees_nobody_else(keyed_world: World, keyed: Keyed, tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from common.client_api.errors import ClientError
 from common.messages import MAX_PACKAGE_BYTES
 from marlaas.client import Client
 from marlaas.packages import read_wheel
-from tests.scheduler.packages.uploads import WHEEL, PackageStages, digest_of, serving_own
-from tests.scheduler.stages import running_world, spec
+from tests.support.paths import ROOT
+from tests.support.scheduler.stages import running_world, spec
+from tests.support.scheduler.uploads import WHEEL, PackageStages, digest_of, serving_own
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "own_environment"
+EXAMPLE = ROOT / "examples" / "own_environment"
 
 
 async def test_a_package_is_uploaded_listed_found_and_deleted(bus: Bus, nats_url: str, database_url: str) -> None:

@@ -13,15 +13,16 @@ import pytest
 from nats.errors import TimeoutError as NatsTimeoutError
 
 from common.bus import Bus
-from common.messages import GroupContext
 from marlaas.client import Client, ClientError, TaskRejected, UnknownTask
 from marlaas.stack import servers
-from tests.conftest import HASTY, eventually_equals, running
-from tests.marlaas.conftest import SPEC
-from tests.scheduler.finished import settled, stages
-from tests.scheduler.stages import World, running_world, spec
+from tests.marlaas.tasks import SPEC
+from tests.support.buses import HASTY
+from tests.support.paths import ROOT
+from tests.support.scheduler.finished import is_slow, settled, stages
+from tests.support.scheduler.stages import World, running_world, spec
+from tests.support.servers import running
+from tests.support.waiting import eventually_equals
 
-REPOSITORY = Path(__file__).parents[3]
 USERS = """
 authorization {
   users: [
@@ -42,15 +43,11 @@ def guarded_port(tmp_path: Path) -> Iterator[int]:
         yield port
 
 
-def _is_slow(group: GroupContext, member: int) -> bool:
-    return group.task.startswith("slow")
-
-
 @pytest.fixture
 async def guarded(guarded_port: int, database_url: str, tmp_path: Path) -> AsyncGenerator[World]:
     async with await Bus.connect(f"nats://services:s@127.0.0.1:{guarded_port}", "services", timings=HASTY) as bus:
         await bus.declare()
-        made = stages(bus, tmp_path / "made", withheld=_is_slow)
+        made = stages(bus, tmp_path / "made", withheld=is_slow)
         async with running_world(bus, database_url, made) as world:
             yield world
 
@@ -134,7 +131,7 @@ async def test_command_line_and_the_bare_client(guarded: World, acme_url: str, t
         'name = "sums"\ntenant = "acme"\npool = "tiny"\nsteps = 3\nenvironment.name = "toy"\n'
         "algorithm = { group_size = 2, groups_per_step = 2, max_staleness = 1 }\n"
     )
-    script = [sys.executable, str(REPOSITORY / "examples" / "publish_job.py"), str(task_file), acme_url]
+    script = [sys.executable, str(ROOT / "examples" / "publish_job.py"), str(task_file), acme_url]
     done = await asyncio.to_thread(subprocess.run, script, capture_output=True, text=True, timeout=250)
     assert (done.returncode, done.stderr) == (0, "")
     lines = [line.split()[0] for line in done.stdout.splitlines()]

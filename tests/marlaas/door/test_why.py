@@ -10,8 +10,8 @@ from common.messages import CheckEnvironment, ReplicaReport
 from common.runtime.service import report_replica
 from marlaas.client import Client, UnknownTask
 from scheduler_svc.training.decisions.waiting import Kind
-from tests.conftest import at_work, eventually
-from tests.scheduler.stages import POOLS, Stages, World, running_world, spec
+from tests.support.scheduler.stages import POOLS, Stages, World, running_world, spec
+from tests.support.waiting import at_work, eventually
 
 TRAINER = ReplicaReport(replica="three", service="trainer", pool="tiny")
 MANY = {"group_size": 2, "groups_per_step": 50}

@@ -12,14 +12,13 @@ from gateway_svc.openai.errors import STATUSES
 from marlaas.cli.user.chat import visible
 from marlaas.stack.os_processes import identify
 from marlaas.stack.state_files import Component, Gateway, Stack, locked, write_stack
-from tests.common.access.keyed import Keyed
-from tests.gateway.entering import entering
-from tests.gateway.openai.deltas import Part, Source, deltas, failing
-from tests.gateway.serving import gateway
-from tests.marlaas.command import Done, marlaas
 from tests.marlaas.tenancy.commands import Operating
-from tests.marlaas.test_cli import complaint
-from tests.scheduler.stages import World
+from tests.support.gateway.deltas import Part, Source, deltas, failing
+from tests.support.gateway.entering import entering
+from tests.support.gateway.serving import gateway
+from tests.support.keyed import Keyed
+from tests.support.marlaas.command import Done, complaint, marlaas
+from tests.support.scheduler.stages import World
 
 WORDS = [Part(reasoning="Hm."), Part("Hel"), Part("lo \x1b[31mred\u202e")]
 

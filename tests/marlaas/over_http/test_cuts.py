@@ -8,11 +8,11 @@ from pathlib import Path
 import openai
 
 from marlaas.client import Client
-from tests.gateway.openai.test_files import rows
-from tests.gateway.serving import gateway
-from tests.marlaas.conftest import SPEC, STEPS
 from tests.marlaas.over_http.cutting import Cut, cutting
-from tests.scheduler.stages import World
+from tests.marlaas.tasks import SPEC, STEPS
+from tests.support.gateway.files import rows
+from tests.support.gateway.serving import gateway
+from tests.support.scheduler.stages import World
 
 TIMES = 20
 

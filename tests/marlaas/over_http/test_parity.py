@@ -15,13 +15,13 @@ from pydantic import BaseModel
 from common.bus import Bus
 from common.messages import SetPrice, SetTenant
 from marlaas.client import Client, ClientError
-from tests.gateway.openai.test_files import rows, serving_files
-from tests.gateway.serving import gateway
-from tests.marlaas.conftest import SPEC
-from tests.scheduler.finished import settled, stages
-from tests.scheduler.packages.uploads import WHEEL, PackageStages, digest_of, serving_own
-from tests.scheduler.stages import running_world, spec
-from tests.scheduler.webhooks.test_webhooks import RULES
+from tests.marlaas.tasks import SPEC
+from tests.support.gateway.files import rows, serving_files
+from tests.support.gateway.serving import gateway
+from tests.support.scheduler.finished import is_slow, settled, stages
+from tests.support.scheduler.stages import running_world, spec
+from tests.support.scheduler.uploads import WHEEL, PackageStages, digest_of, serving_own
+from tests.support.scheduler.webhooks import RULES
 
 PARTS = ("billing", "accelerators", "aliases", "webhooks", "packages", "files")
 NOT_CALLS = {"connect", "tenant", "key", *PARTS}
@@ -177,7 +177,7 @@ def test_every_method_is_called() -> None:
 
 
 async def test_both_doors_answer_alike(bus: Bus, nats_url: str, database_url: str, tmp_path: Path) -> None:
-    made = stages(bus, tmp_path / "made", withheld=lambda group, member: group.task.startswith("slow"))
+    made = stages(bus, tmp_path / "made", withheld=is_slow)
     async with running_world(bus, database_url, made) as world, serving_own(bus, PackageStages(trains=False)), serving_files(world, made):
         object.__setattr__(world.scheduler._context, "webhooks", RULES)
         for task, tenant in ("a", "acme"), ("b", "acme"), ("c", "gone1"), ("d", "gone2"):

@@ -12,14 +12,13 @@ from common.client_api.errors import NoAnswer, NotPermitted, TooManyJobs, WrongS
 from marlaas.client import Client, ClientError
 from marlaas.over_http.connection import Invalid, refusal
 from marlaas.stack import servers
-from tests.common.access.keyed import Keyed
-from tests.common.bus.test_tls import Authority
-from tests.gateway.entering import entering
-from tests.gateway.openai.test_files import rows
-from tests.gateway.serving import gateway
-from tests.marlaas.command import marlaas
-from tests.marlaas.test_cli import complaint
-from tests.scheduler.stages import World
+from tests.support.gateway.entering import entering
+from tests.support.gateway.files import rows
+from tests.support.gateway.serving import gateway
+from tests.support.keyed import Keyed
+from tests.support.marlaas.command import complaint, marlaas
+from tests.support.scheduler.stages import World
+from tests.support.tls import Authority
 
 
 async def said(url: str, tls: TlsFiles = NO_FILES) -> str:

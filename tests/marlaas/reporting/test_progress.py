@@ -9,7 +9,7 @@ from common.messages import Event
 from common.spec import parse_spec
 from marlaas.reporting import plots, tables
 from marlaas.reporting.progress import Progress, sparkline
-from tests.marlaas.conftest import ASKED, SPEC, step_data
+from tests.marlaas.tasks import ASKED, SPEC, step_data
 
 
 def event(name: str, at_s: float, data: dict[str, JsonValue] | None = None) -> Event:

@@ -14,7 +14,8 @@ from tensorboardX.proto.event_pb2 import Event as Record
 
 from common.messages import Event
 from marlaas.reporting.trackers import TrackerError, open_tracker, point_of
-from tests.marlaas.conftest import ASKED
+from tests.marlaas.tasks import ASKED
+from tests.support.paths import ROOT
 
 STEP = Event(
     tenant="acme",
@@ -114,7 +115,7 @@ tracker.close()
 
 def log_both(address: str, folder: Path, **environment: str) -> None:
     known = {"PATH", "LD_LIBRARY_PATH", "TMPDIR"} & os.environ.keys()
-    inherited = {name: os.environ[name] for name in known} | {"HOME": str(folder), "PYTHONPATH": str(Path(__file__).parents[3])}
+    inherited = {name: os.environ[name] for name in known} | {"HOME": str(folder), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", LOG_BOTH, address]
     done = subprocess.run(command, cwd=folder, env=inherited | environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,10 +20,8 @@ from marlaas.stack import control, os_processes, servers, state_files
 from marlaas.stack.servers import HOST
 from marlaas.stack.state_files import (
     Component,
-    Service,
     Stack,
     StackError,
-    StackPlan,
     is_locked,
     prepare_folder,
     read_stack,
@@ -32,49 +29,14 @@ from marlaas.stack.state_files import (
     write_stack,
 )
 from marlaas.stack.supervised_process import HEALTH_EVERY_S, last_words
-from tests.chaos.disk import empty, fill, small_disk
+from tests.marlaas.stack.plans import DUMMY, component_now, ignore, plan_for, started
 from tests.marlaas.waiting import until
-
-DUMMY = [sys.executable, "-m", "tests.marlaas.dummy_service"]
-ROOT = Path(__file__).parents[3]
-
-
-def plan_for(data: Path, *, services: list[list[str]] | None = None, prepare: list[str] | None = None) -> StackPlan:
-    nats_port = servers.free_port()
-    env = {"MARLAAS_NATS_URL": servers.nats_url(nats_port), "MARLAAS_REPLICA": "dummy", "PYTHONPATH": str(ROOT)}
-    return StackPlan(
-        data=data,
-        nats_port=nats_port,
-        postgres_port=servers.free_port(),
-        gateway=state_files.gateway_at(servers.free_port(), {}),
-        pools_file=ROOT / "pools.toml",
-        prepare=prepare or [],
-        services=[Service(name=f"dummy{number}", argv=argv, env=env) for number, argv in enumerate(services or [DUMMY])],
-    )
-
-
-def ignore(_: Stack) -> None:
-    pass
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path
-    control.stop(tmp_path)
-
-
-def started(plan: StackPlan) -> Stack:
-    return control.wait_until_ready(control.start(plan), ignore)
+from tests.support.disk import disk_or_skip, empty, fill
+from tests.support.paths import ROOT
 
 
 def identities(state: Stack) -> list[os_processes.Identity]:
     return [state.supervisor, *(component.process for component in state.components if component.process)]
-
-
-def component_now(data: Path, name: str) -> Component:
-    state = read_stack(data)
-    assert state is not None
-    return state.component(name)
 
 
 def test_everything_starts_in_order_and_stops_without_a_trace(data: Path) -> None:
@@ -297,9 +259,7 @@ def test_last_words_are_the_last_error_that_was_logged(log: str, words: str, tmp
 
 def test_stack_survives_a_full_disk_and_resumes_when_there_is_room(data: Path) -> None:
     """Everything is on it: logs, PostgreSQL, and the supervisor's own state."""
-    with small_disk(data) as mounted:
-        if not mounted:
-            pytest.skip("this user may not mount a file system")
+    with disk_or_skip(data):
         before = started(plan_for(data))
         victims = [one for name in ("postgres", "dummy0") if (one := before.component(name).process) is not None]
         fill(data)
@@ -323,9 +283,7 @@ def test_stack_survives_a_full_disk_and_resumes_when_there_is_room(data: Path) -
 
 def test_nats_is_restarted_when_its_disk_was_full(data: Path) -> None:
     store = data / "nats" / servers.STORE
-    with small_disk(store) as mounted:
-        if not mounted:
-            pytest.skip("this user may not mount a file system")
+    with disk_or_skip(store):
         started(plan_for(data))
         before = component_now(data, "nats").process
 

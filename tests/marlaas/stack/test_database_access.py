@@ -13,11 +13,12 @@ from common.access.folder import credentials_path
 from common.passwords import read_passwords
 from marlaas.stack import control, database_folder, servers
 from marlaas.stack.state_files import Stack
-from tests.conftest import as_role, eventually
-from tests.marlaas.test_cli import MARLAAS
-from tests.services import is_ready, service_process, without_settings
+from tests.support.marlaas.command import MARLAAS
+from tests.support.paths import ROOT
+from tests.support.postgres import as_role
+from tests.support.services import is_ready, service_process, without_settings
+from tests.support.waiting import eventually
 
-ROOT = Path(__file__).parents[3]
 TENANTS = "INSERT INTO tenants (id) VALUES ('acme'), ('globex')"
 TASK = (
     "INSERT INTO tasks (submission, id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness, "

@@ -12,7 +12,7 @@ import pytest
 
 from common.passwords import read_passwords
 from marlaas.stack import database_folder, servers
-from tests.conftest import running
+from tests.support.servers import running
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="other users are only there for root")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from common.access.folder import open_folder
 from marlaas.stack import servers
 from marlaas.stack.state_files import locked
-from tests.marlaas.command import marlaas
+from tests.support.marlaas.command import marlaas
 
 
 def test_keys_and_passwords_are_made_once(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from marlaas.stack import control, servers, state_files
 from marlaas.stack.os_processes import Identity
 from marlaas.stack.state_files import Component, Gateway, Stack, StackError, StackPlan, log_path
 from marlaas.stack.supervised_process import ProcessSpec
-from tests.marlaas.command import marlaas
 from tests.marlaas.waiting import until
+from tests.support.marlaas.command import marlaas
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[3]
 GRACE_S = ProcessSpec.grace_s
 """Time that the supervisor gives a service to end."""
 

@@ -18,10 +18,11 @@ from env_svc import registry
 from marlaas.stack import control, servers
 from marlaas.stack.keys import installed_families, prepared, rekey
 from marlaas.stack.state_files import StackError
-from tests.common.bus.consuming import job
-from tests.conftest import running
+from tests.support.consuming import job
+from tests.support.paths import ROOT
+from tests.support.servers import running
 
-POOLS = Path(__file__).parents[3] / "pools.toml"
+POOLS = ROOT / "pools.toml"
 DEPLOYMENT = Deployment(pools=("tiny",), families=("math",))
 
 

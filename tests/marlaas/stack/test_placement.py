@@ -9,8 +9,7 @@ from marlaas.stack import placement
 from marlaas.stack.control import make_plan, start
 from marlaas.stack.placement import Machine, Share, gpus, objection, shares
 from marlaas.stack.state_files import StackError
-
-ROOT = Path(__file__).parents[3]
+from tests.support.paths import ROOT
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,8 @@ from marlaas.stack import control, os_processes, preloading
 from marlaas.stack.os_processes import Identity
 from marlaas.stack.placement import Machine
 from marlaas.stack.state_files import Component, StackPlan, read_stack
-from tests.marlaas.stack.test_control import DUMMY, component_now, data, plan_for, started
+from tests.marlaas.stack.plans import DUMMY, component_now, plan_for, started
 from tests.marlaas.waiting import until
-
-__all__ = ["data"]
 
 IMPORTS = ["common.runtime.service"]
 PROC = Path("/proc")

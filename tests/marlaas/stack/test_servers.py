@@ -12,9 +12,9 @@ from common import streams
 from common.bus import Bus
 from marlaas.stack import servers
 from marlaas.stack.servers import FULL_BELOW_BYTES, Command, NatsDisk
-from tests.chaos.disk import BLOCK, SIZE_MIB, empty, fill, small_disk
-from tests.conftest import running
 from tests.marlaas.waiting import until
+from tests.support.disk import BLOCK, SIZE_MIB, disk_or_skip, empty, fill
+from tests.support.servers import running
 
 
 def test_nats_says_whether_it_has_jetstream(tmp_path: Path) -> None:
@@ -36,9 +36,7 @@ def test_processes_whose_libraries_seed_randomness_alike_choose_different_ports(
 
 
 def test_store_takes_a_share_of_what_the_disk_has(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "nats") as mounted:
-        if not mounted:
-            pytest.skip("this user may not mount a file system")
+    with disk_or_skip(tmp_path / "nats"):
         (tmp_path / "nats" / servers.STORE).mkdir()
         (tmp_path / "nats" / servers.STORE / "block").write_bytes(BLOCK)
         config = Path(servers.nats_command(tmp_path / "nats", servers.free_port()).argv[-1]).read_text()
@@ -55,9 +53,7 @@ def test_all_bounds_fit_into_the_store_whatever_its_size(gib: float) -> None:
 
 
 def test_disk_without_room_for_messages_is_refused_with_one_sentence(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "data") as mounted:
-        if not mounted:
-            pytest.skip("this user may not mount a file system")
+    with disk_or_skip(tmp_path / "data"):
         assert servers.room_objection(tmp_path / "data" / "nats") is None
         (tmp_path / "data" / "other").write_bytes(bytes(200 * 2**20))
         objection = servers.room_objection(tmp_path / "data" / "nats") or ""
@@ -86,9 +82,7 @@ def max_store(folder: Path) -> int:
 
 
 def test_bounds_follow_a_disk_that_has_less_room_at_a_later_start(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "data", mib=1_200) as mounted:
-        if not mounted:
-            pytest.skip("this user may not mount a file system")
+    with disk_or_skip(tmp_path / "data", mib=1_200):
         folder = tmp_path / "data" / "nats"
         assert declared(folder) == []
         first = max_store(folder)
@@ -120,9 +114,7 @@ def test_streams_that_reserve_more_than_nats_may_store_are_named_and_used(tmp_pa
 
 
 def test_disk_that_was_full_and_has_room_is_reported_once(tmp_path: Path) -> None:
-    with small_disk(tmp_path / servers.STORE) as mounted:
-        if not mounted:
-            pytest.skip("this user may not mount a file system")
+    with disk_or_skip(tmp_path / servers.STORE):
         disk = NatsDisk(tmp_path)
         assert not disk.has_recovered()
         fill(tmp_path / servers.STORE)

@@ -13,9 +13,9 @@ from common.pools.memory import ELEMENT_BYTES, GIB, ModelShape
 from marlaas.stack.placement import Machine, executors
 from rollout_svc.accelerators.sizes import expected_sizes
 from rollout_svc.engine.config import EngineSettings
+from tests.support.paths import ROOT
 from trainer_svc.model.memory import MemoryNeeds
 
-ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "deploy" / "shared-accelerator"
 STATE_VECTORS = 3
 """Vectors of an adapter's size that a task's state has: masters and two moments."""

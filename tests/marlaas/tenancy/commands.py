@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from marlaas.stack import control
-from tests.common.access.keyed import Keyed
-from tests.marlaas.command import Done, marlaas
-from tests.services import without_settings
+from tests.support.keyed import Keyed
+from tests.support.marlaas.command import Done, marlaas
+from tests.support.paths import ROOT
+from tests.support.services import without_settings
 
-ROOT = Path(__file__).parents[3]
 ARMED = "import sys; from common.resilience.crashpoints import arm; arm({!r}); from marlaas.cli.app import run; sys.exit(run(sys.argv[1:]))"
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from common.access.credentials import read_credentials
 from marlaas.client import Client, ClientError
-from tests.common.access.keyed import Keyed
-from tests.marlaas.conftest import SPEC
+from tests.marlaas.tasks import SPEC
 from tests.marlaas.tenancy.commands import Operating
-from tests.scheduler.stages import World, spec
+from tests.support.keyed import Keyed
+from tests.support.scheduler.stages import World, spec
 
 COLUMNS = ("who", "via", "verb", "target", "outcome")
 

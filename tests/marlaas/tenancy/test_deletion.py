@@ -11,10 +11,11 @@ from common.access.folder import SYSTEM
 from common.bus import Bus
 from common.errors import Fatal
 from common.resilience.crashpoints import DELETING
-from tests.common.access.keyed import Keyed
-from tests.conftest import HASTY, eventually
 from tests.marlaas.tenancy.commands import Operating
-from tests.scheduler.stages import World
+from tests.support.buses import HASTY
+from tests.support.keyed import Keyed
+from tests.support.scheduler.stages import World
+from tests.support.waiting import eventually
 
 LEFT = "SELECT deleted_at IS NOT NULL, (deletion ->> 'keys')::int, (SELECT count(*) FROM keys WHERE tenant = 'acme') FROM tenants"
 

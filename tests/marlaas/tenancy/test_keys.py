@@ -17,11 +17,13 @@ from common.errors import Fatal
 from common.messages import ControlTask
 from common.resilience.crashpoints import OPERATORS
 from marlaas.client import Client
-from tests.common.access.keyed import Keyed
-from tests.conftest import HASTY, eventually
-from tests.marlaas.conftest import SPEC
-from tests.marlaas.tenancy.commands import ROOT, Operating
-from tests.scheduler.stages import World
+from tests.marlaas.tasks import SPEC
+from tests.marlaas.tenancy.commands import Operating
+from tests.support.buses import HASTY
+from tests.support.keyed import Keyed
+from tests.support.paths import ROOT
+from tests.support.scheduler.stages import World
+from tests.support.waiting import eventually
 
 VALID = "SELECT name, role FROM keys WHERE revoked_at IS NULL ORDER BY name"
 

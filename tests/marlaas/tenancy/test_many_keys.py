@@ -19,9 +19,11 @@ from common.messages import ControlTask
 from marlaas.tenancy import accounts, keys, recording
 from marlaas.tenancy.keys import Receiver
 from marlaas.tenancy.recording import Operator
-from tests.common.access.keyed import TENANTS, Keyed, keyed_server
-from tests.conftest import HASTY, at_work, eventually, running
-from tests.scheduler.stages import World
+from tests.support.buses import HASTY
+from tests.support.keyed import TENANTS, Keyed, keyed_server
+from tests.support.scheduler.stages import World
+from tests.support.servers import running
+from tests.support.waiting import at_work, eventually
 
 SENDERS = 2
 """Keys of each tenant that send jobs."""

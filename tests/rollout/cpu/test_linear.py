@@ -6,14 +6,9 @@ import pytest
 import torch
 
 from rollout_svc.engine.cpu import linear
+from tests.rollout.cpu.layers import layer_with
 
 OUTPUTS, INPUTS = 6, 4
-
-
-def layer_with(weight: torch.Tensor) -> Any:
-    layer = torch.nn.Module()
-    layer.weight = torch.nn.Parameter(weight, requires_grad=False)
-    return layer
 
 
 @pytest.mark.parametrize("is_embedding", [False, True])

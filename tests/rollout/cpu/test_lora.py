@@ -7,11 +7,9 @@ import torch
 from vllm.lora.layers import LoRAMapping
 
 from rollout_svc.engine.cpu.lora import LONG_RUN, GroupedLora
+from tests.rollout.cpu.layers import IDS, INPUTS, RANK, SLOTS
 
-SLOTS, RANK, INPUTS = 4, 4, 8
 OUTPUTS = (6, 2, 4)
-IDS: list[int | None] = [11, 12, None, 14]
-"""Adapter in each slot."""
 
 Slices = tuple[torch.Tensor, ...]
 

@@ -9,8 +9,7 @@ from vllm.lora.layers import LoRAMapping
 from rollout_svc.engine.cpu import linear
 from rollout_svc.engine.cpu.linear import CHUNK, Measured, Product, Rows, allowed_rows
 from rollout_svc.engine.cpu.lora import InvariantLora
-from tests.rollout.cpu.test_linear import layer_with
-from tests.rollout.cpu.test_lora import IDS, SLOTS
+from tests.rollout.cpu.layers import IDS, SLOTS, layer_with
 
 NUMBERS = [*range(1, 40), 63, 64, 65, 100, 200]
 

@@ -17,9 +17,10 @@ from common.blobs import Blobs
 from rollout_svc.accelerators.sampler import Sampler
 from rollout_svc.adapters import Adapters
 from rollout_svc.engine.engine import Engine
-from tests.rollout.conftest import Oracle, sample_request
-from tests.rollout.parking.conftest import damage, is_same, long_requests, progressed, versions
+from tests.rollout.oracle import Oracle
 from tests.rollout.parking.outside import engine_pid
+from tests.rollout.parking.sleeping import damage, is_same, long_requests, progressed, versions
+from tests.support.rollout.requests import sample_request
 
 GONE = "the folder of model '{0}' of the pools file is gone: {0}; put it back, or correct `model` there and restart the pool's services"
 

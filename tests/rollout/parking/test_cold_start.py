@@ -15,10 +15,10 @@ from rollout_svc.engine import process as module
 from rollout_svc.engine.engine import Engine
 from rollout_svc.engine.process import EngineProcess
 from rollout_svc.engine.start import how_it_ended
-from tests.conftest import at_work
 from tests.rollout.parking import failing_worker
-from tests.rollout.parking.conftest import sleeping_settings
 from tests.rollout.parking.outside import children
+from tests.rollout.parking.sleeping import no_adapters, sleeping_settings
+from tests.support.waiting import at_work
 
 
 @contextmanager
@@ -31,10 +31,6 @@ def data_limit(more: int) -> Generator[None]:
         yield
     finally:
         setrlimit(RLIMIT_DATA, before)
-
-
-async def no_adapters(_: bool) -> None:
-    """There are none to check."""
 
 
 async def test_cold_start_without_memory_is_said_with_the_childs_reason(model_folder: Path) -> None:

@@ -16,11 +16,11 @@ from rollout_svc.adapters import Adapters, check_canary
 from rollout_svc.engine.config import Tolerance
 from rollout_svc.engine.engine import Engine
 from rollout_svc.text.chat import Chat
-from tests.conftest import eventually
-from tests.rollout.conftest import Oracle
-from tests.rollout.parking.conftest import versions
-from tests.rollout.parking.test_sampler import SlowBlobs, use
+from tests.rollout.oracle import Oracle
+from tests.rollout.parking.parked_work import SlowBlobs, use
+from tests.rollout.parking.sleeping import versions
 from tests.rollout.stage import performing
+from tests.support.waiting import eventually
 
 
 class SlowToCheck(Adapters):

@@ -14,16 +14,12 @@ from rollout_svc.engine import config as engine_config
 from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.engine import Engine
 from rollout_svc.engine.process import EngineProcess
-from tests.rollout.conftest import POOL, sample_request
-from tests.rollout.parking.conftest import sleeping_settings
 from tests.rollout.parking.outside import children, engine_pid, failure_files, processor_s
+from tests.rollout.parking.sleeping import no_adapters, sleeping_settings
+from tests.support.rollout.requests import POOL, sample_request
 
 MIB = 2**20
 MOVES = (Tier.HOST, Tier.DISK)
-
-
-async def no_adapters(_: bool) -> None:
-    pass
 
 
 async def freed_share(parking: Parking, engine: Engine, tier: Tier) -> float:

@@ -9,9 +9,10 @@ from common.blobs import Blobs
 from rollout_svc.accelerators.sampler import Sampler
 from rollout_svc.adapters import Adapters
 from rollout_svc.engine.engine import Engine
-from tests.conftest import eventually
-from tests.rollout.conftest import Oracle, sample_request
-from tests.rollout.parking.conftest import REQUESTS, is_same, long_requests, progressed, versions
+from tests.rollout.oracle import Oracle
+from tests.rollout.parking.sleeping import REQUESTS, is_same, long_requests, progressed, versions
+from tests.support.rollout.requests import sample_request
+from tests.support.waiting import eventually
 
 
 @pytest.mark.parametrize("times", [1, 3])

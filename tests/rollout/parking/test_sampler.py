@@ -13,8 +13,7 @@ from common import streams
 from common.accelerators import Function, Load, Tier
 from common.blobs import Blobs
 from common.bus import Bus, Outgoing
-from common.bus.metrics import HANDLED
-from common.messages import AdapterRef, SampledTurn, TokenRecord, TurnRequest
+from common.messages import TokenRecord, TurnRequest
 from common.spec import Limits
 from rollout_svc import service
 from rollout_svc.accelerators import sampler as parking
@@ -25,26 +24,13 @@ from rollout_svc.engine.stream import stream
 from rollout_svc.serving.admission import Admission
 from rollout_svc.serving.request import ServingContext
 from rollout_svc.text.chat import NO_ARGUMENTS, Chat
-from tests.conftest import eventually, eventually_equals
-from tests.rollout.conftest import Oracle, peft_name
-from tests.rollout.parking.conftest import versions
+from tests.rollout.oracle import Oracle, peft_name
+from tests.rollout.parking.parked_work import SlowBlobs, ids_of, returned, use
+from tests.rollout.parking.sleeping import versions
 from tests.rollout.stage import Stage, agrees, first_turns, group_of, lasting, performing, status, updated
-from tests.serving.replicas import CONTEXT, Replica
-from tests.serving.replicas import performing as at_gateway
-
-
-class SlowBlobs(Blobs):
-    """Blobs that come when they may."""
-
-    def __init__(self, bus: Bus) -> None:
-        super().__init__(bus)
-        self.may_come = asyncio.Event()
-        self.asked = 0
-
-    async def fetch_folder(self, ref: object, into: Path) -> Path:
-        self.asked += 1
-        await self.may_come.wait()
-        return await super().fetch_folder(ref, into)  # pyright: ignore[reportArgumentType]
+from tests.support.rollout.replicas import CONTEXT, Replica
+from tests.support.rollout.replicas import performing as at_gateway
+from tests.support.waiting import eventually, eventually_equals
 
 
 class SlowChat(Chat):
@@ -91,11 +77,6 @@ async def test_parked_replica_takes_nothing_and_answers_after_its_wake(at_stage:
     await eventually(lambda: len(stage.turns(group)) == 2)
 
 
-def returned() -> float:
-    """Requests that were handed back."""
-    return HANDLED.labels("sample", "returned")._value.get()
-
-
 async def test_turns_that_are_frozen_or_drained_are_those_of_an_undisturbed_replica(at_stage: tuple[Stage, Sampler]) -> None:
     """Seeds are the group's, not the task's: groups of three tasks ask for the same turns."""
     stage, sampler = at_stage
@@ -118,10 +99,6 @@ async def test_turns_that_are_frozen_or_drained_are_those_of_an_undisturbed_repl
     served = sampler.taken()
     assert served.by_task == dict.fromkeys(("undisturbed", "frozen", "drained", "not-drained"), 8 * 200)
     assert served.pieces == 4 * 8
-
-
-def ids_of(turns: dict[int, SampledTurn]) -> dict[int, list[int]]:
-    return {member: turn.transcript.ids_T().tolist() for member, turn in turns.items()}
 
 
 @pytest.mark.parametrize("tier", [Tier.DEVICE, Tier.DISK])
@@ -149,11 +126,6 @@ async def test_adapters_that_arrive_while_parked_are_fetched_and_used_after_the_
         group = group_of(ref.task, adapter=ref)
         (turn,) = (await stage.answer(group, *first_turns([0]))).values()
         agrees(oracle, turn, peft_name(ref), 0.9)
-
-
-async def use(adapters: Adapters, ref: AdapterRef) -> None:
-    async with adapters.using(ref):
-        pass
 
 
 async def test_all_versions_that_are_announced_while_parked_are_fetched_then_and_loaded_after_the_wake(

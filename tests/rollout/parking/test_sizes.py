@@ -14,7 +14,7 @@ from rollout_svc.accelerators.tiers import Parking
 from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.engine import Engine
 from rollout_svc.engine.process import EngineProcess
-from tests.rollout.conftest import POOL
+from tests.support.rollout.requests import POOL
 
 GPU_BYTES = 80 * 2**30
 SHARE = 0.85

@@ -28,14 +28,14 @@ from rollout_svc.engine.stream import StreamPart, StreamRequest, stream
 from rollout_svc.serving.admission import Admission
 from rollout_svc.serving.request import ServingContext
 from rollout_svc.text.chat import Chat
-from tests.conftest import at_work, eventually
-from tests.rollout.conftest import POOL, Oracle, sample_request
-from tests.rollout.parking.conftest import damage, progressed, sleeping_settings, versions
-from tests.rollout.parking.test_cold_start import no_adapters
-from tests.rollout.parking.test_sampler import ids_of, returned
+from tests.rollout.oracle import Oracle
+from tests.rollout.parking.parked_work import ids_of, returned
+from tests.rollout.parking.sleeping import damage, no_adapters, progressed, sleeping_settings, versions
 from tests.rollout.stage import first_turns, group_of, performing
-from tests.serving.replicas import CONTEXT, Replica, Source
-from tests.serving.replicas import performing as at_gateway
+from tests.support.rollout.replicas import CONTEXT, Replica, Source
+from tests.support.rollout.replicas import performing as at_gateway
+from tests.support.rollout.requests import POOL, sample_request
+from tests.support.waiting import at_work, eventually
 
 
 class Llm:

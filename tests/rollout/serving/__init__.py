@@ -1,0 +1,8 @@
+"""Served requests on a replica.
+
+places of requests                     test_admission.py
+beside rollouts, with the real engine  test_engine.py
+streamed text                          test_reply.py
+texts of single tokens                 test_token_texts.py
+versions that aliases name             test_aliases.py
+"""

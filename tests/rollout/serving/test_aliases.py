@@ -9,10 +9,9 @@ from common.bus import Bus
 from common.messages import KnownAlias
 from common.streams import ALIASES_BUCKET
 from rollout_svc.adapters import Adapters
-from rollout_svc.engine.config import EXACT
 from rollout_svc.serving.aliases import KeptAliases
-from tests.conftest import at_work, eventually
-from tests.rollout.test_adapter_rules import Book, version
+from tests.support.rollout.books import Book, adapters_of, version
+from tests.support.waiting import at_work, eventually
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -25,8 +24,7 @@ async def book() -> Book:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def adapters(book: Book, tmp_path: Path) -> AsyncIterator[Adapters]:
-    adapters = Adapters(book, book, tmp_path / "adapters", keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
-    async with at_work(adapters.run()):
+    async with adapters_of(book, tmp_path / "adapters") as adapters:
         yield adapters
 
 

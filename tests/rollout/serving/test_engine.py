@@ -21,9 +21,10 @@ from rollout_svc.engine.stream import StreamRequest, stream
 from rollout_svc.serving.admission import Admission
 from rollout_svc.serving.request import ServingContext
 from rollout_svc.text.chat import Chat
-from tests.conftest import at_work
-from tests.rollout.conftest import POOL, PROMPT, Oracle, peft_name, published, sample_request
-from tests.serving.replicas import CHAT, CONTEXT, Answer, Replica, Stage, performing
+from tests.rollout.engines import adapters_in, running_engine
+from tests.rollout.oracle import Oracle, peft_name, published
+from tests.support.rollout.replicas import CHAT, CONTEXT, Answer, Replica, Stage, performing
+from tests.support.rollout.requests import POOL, PROMPT, sample_request
 
 pytestmark = pytest.mark.slow
 ROLLOUTS = 24
@@ -42,21 +43,14 @@ async def serving_engine() -> AsyncIterator[Engine]:
         serving_adapters=1,
         kv_cache_gib=0.004,
     )
-    engine = await Engine.start(settings)
-    try:
-        await engine.warm_up()
+    async with running_engine(settings, warm=True) as engine:
         yield engine
-    finally:
-        engine.process.close()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def serving_adapters(serving_engine: Engine, blobs: Blobs, tmp_path: Path) -> AsyncIterator[Adapters]:
-    adapters = Adapters(serving_engine, blobs, tmp_path / "adapters", keep=2, keep_s=60, tolerance=serving_engine.canary_tolerance)
-    async with at_work(adapters.run()):
+    async with adapters_in(serving_engine, blobs, tmp_path / "adapters", keep_s=60) as adapters:
         yield adapters
-    for name in await serving_engine.loaded():
-        await serving_engine.unload(name)
 
 
 def replica(stage: Stage, engine: Engine, adapters: Adapters) -> Replica:

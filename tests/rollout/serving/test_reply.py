@@ -12,7 +12,7 @@ from common.tool_calls import Schema, Thoughts, ToolCall, find_calls, without_ca
 from rollout_svc.engine.stream import TokenLogprobs, logprobs_of
 from rollout_svc.serving.reply import AnswerText, Parts, Piece, Reply, schemas_of
 from rollout_svc.text.chat import Chat
-from tests.rollout.conftest import POOL
+from tests.support.rollout.requests import POOL
 
 CHAT = Chat.load(POOL.model)
 WORDS = ("a", "ab", " ", "\n", "é", "né", "日本", "🙂", "👩‍👩‍👧", "\u0301", "3 + 4", "7", "<", "<tool", "stop", "\ufffd")

@@ -9,7 +9,7 @@ import pytest
 from common.messages import TextsRequest
 from rollout_svc.serving.service import texts_of
 from rollout_svc.text.chat import Chat
-from tests.rollout.conftest import POOL
+from tests.support.rollout.requests import POOL
 
 COMPOSE = str(Path(POOL.model).parent / "compose")
 

@@ -22,8 +22,8 @@ from scheduler_svc.accelerators.deployed import Deployed
 from scheduler_svc.accelerators.queries.standing import Booked, Running
 from scheduler_svc.accelerators.row_cache import RowCache
 from scheduler_svc.base.database import Database
-from tests.scheduler.accelerators.executors import ACCELERATORS, POOLS, task_row
 from tests.scheduler.decisions.accelerators import demand
+from tests.support.scheduler.executors import ACCELERATORS, POOLS, task_row
 
 SECONDS = 2400.0
 DEPLOYED = Deployed.of(ACCELERATORS, POOLS)

@@ -12,9 +12,10 @@ from common.bus import Bus
 from common.resilience.crashpoints import SLICES
 from scheduler_svc.base.database import Database
 from scheduler_svc.doctor.database_rules import examine_database
-from tests.conftest import at_work, eventually
-from tests.scheduler.accelerators.executors import Device, Executor, a_scheduler, open_group, task_row
-from tests.services import service_process, without_settings
+from tests.support.scheduler.executors import Device, Executor, a_scheduler, open_group, task_row
+from tests.support.scheduler.statements import execute
+from tests.support.services import service_process, without_settings
+from tests.support.waiting import at_work, eventually
 
 POOLS_FILE = """
 [accelerator.a]
@@ -39,9 +40,7 @@ async def test_scheduler_killed_at_a_decision_is_followed_by_another(
     settings = without_settings() | {"MARLAAS_NATS_URL": nats_url, "MARLAAS_SCHEDULER_DATABASE_URL": database_url}
     settings |= {"MARLAAS_POOLS_FILE": str(file), "MARLAAS_HTTP_PORT": "0", "MARLAAS_CRASH_POINT": f"{point}:1"}
     async with await Database.connect(database_url) as database, executors_at_work(bus) as (device, one, two):
-        async with database.transaction() as tx:
-            for statement in (*task_row("t2", "two"), open_group("t2")):
-                await tx.connection.execute(text(statement))
+        await execute(database, *task_row("t2", "two"), open_group("t2"))
         with service_process("scheduler_svc", settings, tmp_path / "log") as scheduler:
             await one.has_work(1)
             if point.endswith("_end"):  # its pool has no running task, so that its slice ends without a next one
@@ -54,8 +53,7 @@ async def test_scheduler_killed_at_a_decision_is_followed_by_another(
         async with a_scheduler(bus, database_url):
             await two.wakes()
             await two.works(t2=1)
-            await one.has_work(1)
-            await one.wakes()
+            await one.wakes_for(1)
             await eventually(lambda: _is_booked(database))
         assert device.awake[-2:] == ["rollout-two", "rollout-one"]
         async with database.transaction() as tx:

@@ -5,8 +5,8 @@ from common.bus import Bus
 from common.client_api.asking import Door
 from common.client_api.deployment import Accelerators
 from common.leases import PoolClocks
-from tests.conftest import at_work, eventually
-from tests.scheduler.accelerators.executors import TWO_TASKS, clean, running_world
+from tests.support.scheduler.executors import TWO_TASKS, clean, running_world
+from tests.support.waiting import at_work, eventually
 
 
 async def test_clients_see_slices_and_operators_park_and_wake_pools(bus: Bus, nats_url: str, database_url: str) -> None:
@@ -15,11 +15,9 @@ async def test_clients_see_slices_and_operators_park_and_wake_pools(bus: Bus, na
         operator, acme = (Accelerators(Door(bus, nats_url, tenant)) for tenant in (None, "acme"))
         one, two, clocks = world.executors["rollout-one"], world.executors["rollout-two"], PoolClocks(bus)
         async with at_work(clocks.follow()):
-            await one.has_work(3)
-            await one.wakes()
+            await one.wakes_for(3)
             await one.works(t1=30)
-            await two.has_work(1)
-            await two.wakes()
+            await two.wakes_for(1)
             await two.works(t2=7)
 
             async def booked() -> bool:
@@ -49,6 +47,5 @@ async def test_clients_see_slices_and_operators_park_and_wake_pools(bus: Bus, na
             await eventually(lambda: clocks.now_s("one") > stands_s)
             assert [each.held for each in await operator.executors("one")] == [None, None]
             await operator.order("two", "release")
-            await two.has_work(1)
-            await two.wakes()
+            await two.wakes_for(1)
         await clean(world)

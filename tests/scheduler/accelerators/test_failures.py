@@ -13,30 +13,16 @@ from common.client_api.deployment import Accelerators
 from common.messages import LeaseDone, LeaseOrder
 from marlaas.stack import servers
 from scheduler_svc.accelerators.acts import LATE_S
-from tests.chaos.proxy import Wire
-from tests.conftest import eventually
-from tests.scheduler.accelerators.executors import (
-    MIB,
-    POOLS,
-    SLICES,
-    TWO_TASKS,
-    Executor,
-    World,
-    a_scheduler,
-    clean,
-    clock_of,
-    running_world,
-)
+from tests.support.proxy import Wire
+from tests.support.scheduler.executors import MIB, POOLS, SLICES, TWO_TASKS, Executor, World, a_scheduler, clean, clock_of, running_world
+from tests.support.waiting import eventually
 
 # ------------------------------------------------------------------------------------------------------- failing executors
 
 
 async def first_dies_and_second_wakes(world: World) -> None:
     """The samplers of both pools, of which the second has work."""
-    await world.execute(*TWO_TASKS)
-    one, two = world.executors["rollout-one"], world.executors["rollout-two"]
-    await one.has_work(1)
-    await one.wakes()
+    _, two = await world.one_awake()
     await two.has_work(1)
     await world.kill("rollout-one")
     await two.wakes()
@@ -45,8 +31,8 @@ async def first_dies_and_second_wakes(world: World) -> None:
 async def test_slice_of_an_executor_that_died_ends_and_the_next_is_ordered(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url) as world:
         await first_dies_and_second_wakes(world)
-        await world.becomes(SLICES, [("rollout-one", "first", "died"), ("rollout-two", "first", None)])
-        await world.becomes("SELECT task FROM slice_shares", [("t1",)])  # that it was ordered for
+        await world.rows_become(SLICES, [("rollout-one", "first", "died"), ("rollout-two", "first", None)])
+        await world.rows_become("SELECT task FROM slice_shares", [("t1",)])  # that it was ordered for
         last = await bus.streams.last(streams.LEASES, streams.lease_order("a", "rollout-one"))
         assert last is not None and not last.read(LeaseOrder).wake  # should it come back, it parks
         found = await clock_of(world, "one")
@@ -64,63 +50,55 @@ async def test_executors_are_not_gone_because_nats_was_silent(
         running_world(behind, database_url) as world,
     ):
         one, two = world.executors["rollout-one"], world.executors["rollout-two"]
-        await one.has_work(3)
-        await one.wakes()
+        await one.wakes_for(3)
         wire.silence()
         await asyncio.sleep(3 * LATE_S)
         wire.speak()
         await one.works(t1=3)
-        await two.has_work(1)
-        await two.wakes()
-        await world.becomes(SLICES, [("rollout-one", "first", "switched"), ("rollout-two", "ratio", None)])
+        await two.wakes_for(1)
+        await world.rows_become(SLICES, [("rollout-one", "first", "switched"), ("rollout-two", "ratio", None)])
 
 
 async def test_process_that_begins_anew_ends_the_slice_of_its_predecessor(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url) as world:
-        await world.execute(*TWO_TASKS)
-        one = world.executors["rollout-one"]
-        await one.has_work(1)
-        await one.wakes()
+        [one] = await world.with_two_tasks("rollout-one")
+        await one.wakes_for(1)
         await world.kill("rollout-one")
         world.begin(Executor(bus, world.device, "rollout", "one", replica="r2", epoch=one.epoch, ready=1, ready_since_s=1.0))
         await world.executors["rollout-one"].wakes()
-        await world.becomes(SLICES, [("rollout-one", "first", "died"), ("rollout-one", "first", None)])
+        await world.rows_become(SLICES, [("rollout-one", "first", "died"), ("rollout-one", "first", None)])
         await clean(world)
 
 
 async def test_executor_that_fenced_itself_is_paid_for_what_it_served_and_may_wake_again(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url) as world:
-        await world.execute(*TWO_TASKS)
-        one = world.executors["rollout-one"]
-        await one.has_work(1)
-        await one.wakes()
+        [one] = await world.with_two_tasks("rollout-one")
+        await one.wakes_for(1)
         one.state, one.tier = ExecutorState.PARKED, Tier.HOST
         world.device.free(one.name)
         await one.answer(one.epoch, one.state, Tier.DEVICE, served={"t1": 9}, busy_ms=10**9, failure="its lease was not confirmed")
         await one.wakes()
-        await world.becomes(SLICES, [("rollout-one", "first", "fenced"), ("rollout-one", "first", None)])
+        await world.rows_become(SLICES, [("rollout-one", "first", "fenced"), ("rollout-one", "first", None)])
         assert await world.rows("SELECT idle_ms, ended FROM slices WHERE booked_at IS NOT NULL") == [(0, "fenced")]
         await clean(world)
 
 
 async def test_executor_with_a_wrong_state_backs_off_and_delays_nobody(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url) as world:
-        await world.execute(*TWO_TASKS)
-        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
+        one, two = await world.with_two_tasks("rollout-one", "rollout-two")
         one.failure, one.lacks_memory = "canary differs", False
         await one.has_work(1)
         pause = "SELECT fault, faults, round(extract(epoch FROM retry_at - answered_at)) FROM executors WHERE faults > 0"
-        await world.becomes(pause, [("canary differs", 1, 30)])
-        await two.has_work(1)
-        await two.wakes()
-        await world.becomes(SLICES, [("rollout-one", "first", "faulty"), ("rollout-two", "first", None)])
+        await world.rows_become(pause, [("canary differs", 1, 30)])
+        await two.wakes_for(1)
+        await world.rows_become(SLICES, [("rollout-one", "first", "faulty"), ("rollout-two", "first", None)])
         await world.execute("UPDATE executors SET retry_at = now() WHERE faults > 0")
         await two.works(t2=1)
-        await world.becomes(pause, [("canary differs", 2, 60)])
+        await world.rows_become(pause, [("canary differs", 2, 60)])
         one.failure = None
         await world.execute("UPDATE executors SET retry_at = now() WHERE faults > 0")
         await one.wakes()
-        await world.becomes(pause, [])
+        await world.rows_become(pause, [])
         await clean(world)
 
 
@@ -132,24 +110,24 @@ async def test_executor_whose_process_dies_in_each_wake_backs_off_after_two_and_
         faults = "SELECT state, fault, faults, retry_at > now() + interval '25 s' FROM executors WHERE faults > 0"
         await world.executors["rollout-one"].has_work(1)
         await dies_waking(world)
-        await world.becomes(SLICES, [("rollout-one", "first", "died")])  # it is silent
-        await world.becomes(faults, [("faulty", fault, 1, False)])
+        await world.rows_become(SLICES, [("rollout-one", "first", "died")])  # it is silent
+        await world.rows_become(faults, [("faulty", fault, 1, False)])
         begin_anew(world, cause)
-        await world.becomes("SELECT fault FROM executors WHERE faults > 0", [(f"{fault}: {cause}",)])
+        await world.rows_become("SELECT fault FROM executors WHERE faults > 0", [(f"{fault}: {cause}",)])
         await dies_waking(world)
         begin_anew(world, cause)
-        await world.becomes(faults, [("faulty", f"{fault}: {cause}", 2, True)])
+        await world.rows_become(faults, [("faulty", f"{fault}: {cause}", 2, True)])
         world.device.free("one that hangs")
         await world.executors["rollout-two"].has_work(1)
         await world.executors["rollout-two"].wakes()
         died = ("rollout-one", "first", "died")
-        await world.becomes(SLICES, [died, died, ("rollout-two", "first", None)])
+        await world.rows_become(SLICES, [died, died, ("rollout-two", "first", None)])
         assert await world.rows("SELECT DISTINCT task FROM slice_shares") == [("",)]
         assert await world.rows("SELECT * FROM ledger WHERE kind = 'accelerator'") == []
         await world.execute("UPDATE executors SET retry_at = now() WHERE faults > 0")
         await world.executors["rollout-two"].works(t2=1)
         await world.executors["rollout-one"].wakes()
-        await world.becomes(faults, [])
+        await world.rows_become(faults, [])
         await clean(world)
 
 
@@ -168,11 +146,10 @@ def begin_anew(world: World, died_of: str) -> None:
 async def test_order_to_wake_lifts_the_pause_after_a_failure(bus: Bus, nats_url: str, database_url: str) -> None:
     """What was wrong may be put right before the pause is over, which is up to an hour."""
     async with running_world(bus, database_url) as world:
-        await world.execute(*TWO_TASKS)
-        one = world.executors["rollout-one"]
+        [one] = await world.with_two_tasks("rollout-one")
         one.failure, one.lacks_memory = "its model's folder is gone", False
         await one.has_work(1)
-        await world.becomes("SELECT fault FROM executors WHERE faults > 0", [("its model's folder is gone",)])
+        await world.rows_become("SELECT fault FROM executors WHERE faults > 0", [("its model's folder is gone",)])
         await world.execute("UPDATE executors SET retry_at = now() + interval '1 hour' WHERE faults > 0")
         one.failure = None
         assert await Accelerators(Door(bus, nats_url, None)).order("one", "wake", service="rollout") == ["a/rollout-one"]
@@ -199,12 +176,11 @@ async def test_without_memory_others_are_parked_deeper_for_one_retry(bus: Bus, d
         for each in (one, two, third):
             each.device_bytes = 100 * MIB
         for each in (two, third):  # both stay on the device
-            await each.has_work(1)
-            await each.wakes()
+            await each.wakes_for(1)
             await each.works()
         one.failure, one.lacks_memory = "no memory", True
         await one.has_work(1)
-        await world.becomes("SELECT faults, needs_room FROM executors WHERE faults > 0", [(2, False)])
+        await world.rows_become("SELECT faults, needs_room FROM executors WHERE faults > 0", [(2, False)])
         assert [order.wake for order in one.orders] == [True, True]
         await eventually(lambda: (two.tier, third.tier) == (Tier.HOST, Tier.HOST))
 
@@ -215,22 +191,19 @@ async def test_executor_that_ignores_its_order_loses_its_slice(bus: Bus, databas
         one, two = world.executors["rollout-one"], world.executors["rollout-two"]
         one.is_deaf = True
         await one.has_work(1)
-        await world.becomes("SELECT ended, faults FROM slices s JOIN executors e ON e.id = s.executor", [("died", 1)])
-        await two.has_work(1)
-        await two.wakes()
+        await world.rows_become("SELECT ended, faults FROM slices s JOIN executors e ON e.id = s.executor", [("died", 1)])
+        await two.wakes_for(1)
 
 
 async def test_executor_that_does_not_fit_delays_nobody_and_its_tasks_know_why(bus: Bus, nats_url: str, database_url: str) -> None:
     async with running_world(bus, database_url) as world:
-        await world.execute(*TWO_TASKS)
-        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
+        one, two = await world.with_two_tasks("rollout-one", "rollout-two")
         one.device_bytes = 1025 * MIB
         await one.answer(one.epoch, one.state, one.tier)
         await one.has_work(1)
-        await two.has_work(1)
-        await two.wakes()
+        await two.wakes_for(1)
         await two.works(t2=1)
-        await world.becomes("SELECT device_bytes FROM executors WHERE id = 'rollout-one'", [(one.device_bytes,)])
+        await world.rows_become("SELECT device_bytes FROM executors WHERE id = 'rollout-one'", [(one.device_bytes,)])
         operator = Accelerators(Door(bus, nats_url, None))
         (said,) = [each.fault for each in await operator.executors("one") if each.executor == "rollout-one"]
         assert said is not None and said.startswith(
@@ -259,7 +232,7 @@ async def test_executor_that_has_waited_for_the_lock_for_long_keeps_its_slice(
         await one.tell(state=ExecutorState.AWAKE, epoch=one.epoch)
         world.device.free("one that hangs")
         await one.wakes()
-        await world.becomes(
+        await world.rows_become(
             "SELECT ended, awake_at IS NOT NULL, faults FROM slices s JOIN executors e ON e.id = s.executor", [(None, True, 0)]
         )
 
@@ -272,16 +245,14 @@ async def test_executor_that_is_awake_without_a_slice_is_parked_for_the_next(
     async with running_world(bus, database_url) as world:
         one, two = world.executors["rollout-one"], world.executors["rollout-two"]
         one.device_bytes = two.device_bytes = 100 * MIB  # neither needs the other's room
-        await one.has_work(1)
-        await one.wakes()
-        await world.becomes("SELECT count(*) FROM slices WHERE awake_at IS NOT NULL", [(1,)])
+        await one.wakes_for(1)
+        await world.rows_become("SELECT count(*) FROM slices WHERE awake_at IS NOT NULL", [(1,)])
         world.lead.cancel()
         await asyncio.gather(world.lead, return_exceptions=True)
         await world.execute("DELETE FROM slices", "UPDATE executors SET epoch = 0, state = 'cold', tier = 'none'")
         async with a_scheduler(bus, database_url):
             await one.works()
-            await two.has_work(1)
-            await two.wakes()
+            await two.wakes_for(1)
             assert [order.wake for order in one.orders] == [True, False]
 
 
@@ -304,7 +275,7 @@ async def test_lies_change_nothing(bus: Bus, database_url: str) -> None:
         ]
         for lie in lies:
             await two.send(true.model_copy(update=lie))
-        await world.becomes("SELECT count(*) FROM dead_letters WHERE stage = 'leases'", [(len(lies),)])
+        await world.rows_become("SELECT count(*) FROM dead_letters WHERE stage = 'leases'", [(len(lies),)])
         await one.send(true.model_copy(update={"executor": one.name, "pool": "one", "at_s": 1.0}))  # an older epoch
         await two.send(true.model_copy(update={"state": ExecutorState.AWAKE, "epoch": one.epoch}))  # another's slice
         await two.tell(executor="rollout-one", state=ExecutorState.COLD)
@@ -317,14 +288,10 @@ async def test_lies_change_nothing(bus: Bus, database_url: str) -> None:
 
 async def test_repeated_and_late_answers_change_nothing(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url) as world:
-        await world.execute(*TWO_TASKS)
-        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
-        await one.has_work(1)
-        await one.wakes()
+        one, two = await world.one_awake()
         await one.works(t1=3)
-        await two.has_work(1)
-        await two.wakes()
-        await world.becomes("SELECT count(*) FROM slice_shares", [(1,)])
+        await two.wakes_for(1)
+        await world.rows_become("SELECT count(*) FROM slice_shares", [(1,)])
         last = await bus.streams.last(streams.LEASES, streams.lease_done("a", "rollout-one"))
         assert last is not None
         parked = last.read(LeaseDone)

@@ -1,27 +1,25 @@
 """Executors that operators hold parked or order to wake, with real PostgreSQL and NATS."""
 
-from sqlalchemy import text
-
 from common.accelerators import ExecutorState, Tier
 from common.bus import Bus
 from scheduler_svc.base.database import Database
-from tests.conftest import eventually
-from tests.scheduler.accelerators.executors import MIB, SLICES, TWO_TASKS, Executor, World, clean, running_world
+from tests.support.scheduler.executors import MIB, SLICES, Executor, World, clean, running_world
+from tests.support.scheduler.statements import execute
+from tests.support.waiting import eventually
 
 
 async def test_operator_parks_an_executor_and_wakes_another(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url) as world:
         one, two = world.executors["rollout-one"], world.executors["trainer-two"]
-        await one.has_work(1)
-        await one.wakes()
+        await one.wakes_for(1)
         await world.execute("UPDATE executors SET held = 'drain' WHERE id = 'rollout-one'")
-        await world.becomes(SLICES, [("rollout-one", "first", "held")])
+        await world.rows_become(SLICES, [("rollout-one", "first", "held")])
         await eventually(lambda: one.state is ExecutorState.PARKED)
         assert (one.tier, one.orders[-1].drain_s) == (Tier.DISK, None)
         await world.execute("UPDATE executors SET held = 'wake' WHERE id = 'trainer-two'")
         await two.wakes()
-        await world.becomes("SELECT reason FROM slices WHERE executor = 'trainer-two'", [("operator",)])
-        await world.becomes("SELECT held FROM executors WHERE id = 'trainer-two'", [(None,)])
+        await world.rows_become("SELECT reason FROM slices WHERE executor = 'trainer-two'", [("operator",)])
+        await world.rows_become("SELECT held FROM executors WHERE id = 'trainer-two'", [(None,)])
         await world.execute("UPDATE executors SET held = 'park' WHERE id = 'trainer-two'")
         await eventually(lambda: two.state is ExecutorState.PARKED)
         assert two.orders[-1].drain_s is None, "a step ends first"
@@ -31,14 +29,11 @@ async def test_operator_parks_an_executor_and_wakes_another(bus: Bus, database_u
 
 async def paused_beside_another(world: World) -> tuple[Executor, Executor]:
     """The first has no slice and stays on the device, where both fit; the second is awake."""
-    await world.execute(*TWO_TASKS)
-    one, two = world.executors["rollout-one"], world.executors["trainer-two"]
+    one, two = await world.with_two_tasks("rollout-one", "trainer-two")
     one.device_bytes = two.device_bytes = 100 * MIB
-    await one.has_work(1)
-    await one.wakes()
+    await one.wakes_for(1)
     await one.works(t1=1)
-    await two.has_work(1)
-    await two.wakes()
+    await two.wakes_for(1)
     await eventually(lambda: one.state is ExecutorState.PARKED)
     return one, two
 
@@ -65,11 +60,8 @@ REFUSED_ORDERS = (
 async def test_order_to_leave_the_device_that_was_not_stored_is_given_again(bus: Bus, database_url: str, owner_url: str) -> None:
     async with running_world(bus, database_url) as world, await Database.connect(owner_url) as owner:
         one, _ = await paused_beside_another(world)
-        async with owner.transaction() as tx:
-            for statement in REFUSED_ORDERS:
-                await tx.connection.execute(text(statement))
+        await execute(owner, *REFUSED_ORDERS)
         await world.execute("UPDATE executors SET held = 'park' WHERE id = 'rollout-one'")
-        await world.becomes("SELECT is_called FROM refused", [(True,)])
-        async with owner.transaction() as tx:
-            await tx.connection.execute(text("DROP TRIGGER refuse ON outbox"))
+        await world.rows_become("SELECT is_called FROM refused", [(True,)])
+        await execute(owner, "DROP TRIGGER refuse ON outbox")
         await eventually(lambda: one.tier is Tier.DISK)

@@ -7,12 +7,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from sqlalchemy import NullPool, create_engine, text
+from sqlalchemy import NullPool, create_engine
 
 from common import streams
 from common.bus import Bus, Delivery, Handler, Outgoing, Slots
 from common.homes import OWN_QUEUE
-from common.messages import ReplicaReport, TrainBatch
+from common.messages import TrainBatch
 from common.pools import Pool, Pools, named_replicas
 from common.runtime.service import report_replica
 from scheduler_svc.base.database import Database
@@ -20,9 +20,11 @@ from scheduler_svc.migrate import end_sharing
 from scheduler_svc.training.homes import Homes, settle
 from scheduler_svc.upkeep.replicas import ReplicaRegistry
 from scheduler_svc.upkeep.stalls import resend_lost_steps
-from tests.conftest import at_work, eventually
-from tests.scheduler.maintenance.test_step_rescuer import GatedStages, forget_message_ids, is_relayed
-from tests.scheduler.stages import Stages, World, running_world, spec
+from tests.scheduler.accelerators.reports import report
+from tests.scheduler.gated import GatedStages, forget_message_ids, is_relayed
+from tests.support.scheduler.stages import Stages, World, running_world, spec
+from tests.support.scheduler.statements import execute, select
+from tests.support.waiting import at_work, eventually
 
 POOLS: Pools = {"tiny": Pool(model="models/tiny", context_tokens=512, max_rank=16, generate_on=("a", "b"), train_on=("a", "b"))}
 HOMES = "SELECT task, service, replica, from_version, before FROM task_homes ORDER BY task, service"
@@ -33,30 +35,7 @@ INSERT INTO executors (accelerator, id, pool, service)
 """
 
 
-def report(service: str, accelerator: str, able: float = 1.0) -> ReplicaReport:
-    return ReplicaReport(
-        replica=f"{service}-{accelerator}",
-        service=service,  # type: ignore[arg-type]
-        pool="tiny",
-        sequences=64 if service == "rollout" else 0,
-        kv_tokens=10**6,
-        template_variables=[],
-        busy={f"{OWN_QUEUE}@{accelerator}": able},
-    )
-
-
 EVERYONE = [report(service, accelerator) for service in ("rollout", "trainer") for accelerator in ("a", "b")]
-
-
-async def execute(database: Database, *statements: str) -> None:
-    async with database.transaction() as tx:
-        for statement in statements:
-            await tx.connection.execute(text(statement))
-
-
-async def rows(database: Database, query: str) -> list[tuple[object, ...]]:
-    async with database.transaction() as tx:
-        return [tuple(row) for row in (await tx.connection.execute(text(query))).all()]
 
 
 def task_row(task: str, *, version: int = 0, admitted: int = 0) -> str:
@@ -94,12 +73,12 @@ async def looks(database: Database) -> Looks:
 async def test_tasks_are_spread_over_the_accelerators_of_their_pool(database: Database, looks: Looks) -> None:
     await execute(database, *task_row("s").split("; "), *task_row("t").split("; "))
     await looks()
-    found = await rows(database, HOMES)
+    found = await select(database, HOMES)
     assert {(row[0], row[1]) for row in found} == {(task, service) for task in "st" for service in ("rollout", "trainer")}
     assert sorted(row[2] for row in found) == ["a", "a", "b", "b"]  # type: ignore[type-var]
     assert {row[3:] for row in found} == {(0, None)}, "nothing of version 0 has been sent"
     await looks()
-    assert await rows(database, HOMES) == found
+    assert await select(database, HOMES) == found
 
 
 async def test_executor_without_a_queue_of_its_own_is_no_home(database: Database, looks: Looks) -> None:
@@ -108,10 +87,10 @@ async def test_executor_without_a_queue_of_its_own_is_no_home(database: Database
     looks.reports[2] = looks.reports[2].model_copy(update={"busy": {}})
     await execute(database, *task_row("s").split("; "))
     await looks()
-    assert [row[:3] for row in await rows(database, HOMES)] == [("s", "rollout", "b"), ("s", "trainer", "b")]
+    assert [row[:3] for row in await select(database, HOMES)] == [("s", "rollout", "b"), ("s", "trainer", "b")]
     await execute(database, *task_row("t").split("; "), "UPDATE executors SET held = 'park' WHERE accelerator = 'b'")
     await looks()
-    assert [row[0] for row in await rows(database, HOMES)] == ["s", "s"]
+    assert [row[0] for row in await select(database, HOMES)] == ["s", "s"]
 
 
 async def test_task_moves_at_a_version(database: Database) -> None:
@@ -138,18 +117,18 @@ async def test_task_moves_at_a_version(database: Database) -> None:
 async def test_lost_executor_is_left_after_a_while_and_not_for_a_moment(database: Database, looks: Looks) -> None:
     await execute(database, *task_row("s").split("; "), *task_row("t").split("; "))
     await looks()
-    before = await rows(database, HOMES)
+    before = await select(database, HOMES)
     looks.without("a")
     await looks()
-    assert await rows(database, HOMES) == before
-    assert await rows(database, "SELECT accelerator FROM executors WHERE has_queue ORDER BY id") == [("b",), ("b",)]
+    assert await select(database, HOMES) == before
+    assert await select(database, "SELECT accelerator FROM executors WHERE has_queue ORDER BY id") == [("b",), ("b",)]
     later = Looks(database, lost_s=0.0)
     later.without("a")
     await later()
-    after = await rows(database, HOMES)
+    after = await select(database, HOMES)
     assert {row[2] for row in after} == {"b"}
     await Looks(database)()
-    assert await rows(database, HOMES) == after, "a move costs, and nothing is gained yet"
+    assert await select(database, HOMES) == after, "a move costs, and nothing is gained yet"
 
 
 # ---------------------------------------------------------------------------------------------------------------- route
@@ -241,7 +220,7 @@ async def test_task_goes_on_in_the_pools_queue_once_its_pool_is_on_several_accel
 
         async def is_done() -> bool:
             await resend_lost_steps(world.database, bus, age_s=0)
-            return await rows(world.database, "SELECT state FROM tasks") == [("finished",)]
+            return await select(world.database, "SELECT state FROM tasks") == [("finished",)]
 
         await eventually(is_done)
     assert {group.home for group in stages.opened if group.version > 0} == {None}
@@ -253,11 +232,11 @@ async def test_registry_that_was_not_read_yet_is_not_taken_for_an_empty_one(bus:
     registry = ReplicaRegistry(bus, lambda: None)
     restarted = Homes(database, named_replicas(POOLS), lambda: registry.reports if registry.were_read else None, time.time)
     await restarted.look()
-    assert await rows(database, "SELECT count(*) FROM executors WHERE has_queue") == [(4,)]
+    assert await select(database, "SELECT count(*) FROM executors WHERE has_queue") == [(4,)]
     async with at_work(registry.watch()):
         await eventually(lambda: registry.were_read)
         await restarted.look()
-    assert await rows(database, "SELECT count(*) FROM executors WHERE has_queue") == [(0,)]
+    assert await select(database, "SELECT count(*) FROM executors WHERE has_queue") == [(0,)]
 
 
 async def test_step_in_the_queue_of_a_trainer_that_was_removed_is_resent(bus: Bus, database_url: str) -> None:

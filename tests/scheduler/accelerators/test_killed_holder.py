@@ -11,11 +11,11 @@ from common import streams
 from common.bus import Bus
 from common.leases.context import RENEW_S
 from common.leases.locks import holders
-from tests.common.leases.executables import answers
-from tests.common.leases.process import Start, started
-from tests.conftest import eventually
-from tests.scheduler.accelerators.executors import MIB, TWO_TASKS, Device, World, a_scheduler, clean
-from tests.scheduler.accelerators.test_with_executors import send
+from tests.scheduler.accelerators.pool_workers import send
+from tests.support.leases.executables import answers
+from tests.support.leases.process import Start, started
+from tests.support.scheduler.executors import MIB, TWO_TASKS, Device, World, a_scheduler, clean
+from tests.support.waiting import eventually
 
 IN_USE_WITHIN_S = 8.0
 """Far less than what is left of a lease when its holder dies, 12 to 15 s."""
@@ -46,14 +46,14 @@ async def test_accelerator_of_a_killed_holder_is_in_use_long_before_its_lease_ex
         await world.execute(*TWO_TASKS)
         await send(bus, "one", 0, 1)
         await eventually(lambda: "rollout-one" in holders(tmp_path).memory, 60)
-        await world.becomes("SELECT executor, awake_at IS NOT NULL FROM slices", [("rollout-one", True)])
+        await world.rows_become("SELECT executor, awake_at IS NOT NULL FROM slices", [("rollout-one", True)])
         await send(bus, "two", 0, 1)
         await asyncio.to_thread(_kill, running["one"])
         killed_s = time.monotonic()
         await eventually(lambda: holders(tmp_path).computing and "rollout-two" in holders(tmp_path).memory, 60)
         took_s = time.monotonic() - killed_s
         assert took_s < IN_USE_WITHIN_S, f"in use again after {took_s:.2f} s"
-        await world.becomes("SELECT executor, ended FROM slices ORDER BY epoch", [("rollout-one", "died"), ("rollout-two", None)])
+        await world.rows_become("SELECT executor, ended FROM slices ORDER BY epoch", [("rollout-one", "died"), ("rollout-two", None)])
         await clean(world)
 
 

@@ -12,19 +12,10 @@ from common.bus import Bus, Outgoing
 from common.messages import Lease, LeaseOrder
 from scheduler_svc.base.database import SLICES_LOCK
 from scheduler_svc.migrate import end_sharing
-from tests.conftest import eventually
-from tests.scheduler.accelerators.executors import (
-    ACCELERATOR,
-    POOLS,
-    SLICES,
-    TWO_TASKS,
-    a_scheduler,
-    clean,
-    clock_of,
-    running_world,
-)
-from tests.scheduler.stages import Stages
-from tests.scheduler.stages import running_world as world_of_tasks
+from tests.support.scheduler.executors import ACCELERATOR, POOLS, SLICES, a_scheduler, clean, clock_of, running_world
+from tests.support.scheduler.stages import Stages
+from tests.support.scheduler.stages import running_world as world_of_tasks
+from tests.support.waiting import eventually
 
 OF_LEADER = f"""SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = {SLICES_LOCK}
                 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
@@ -34,18 +25,15 @@ OF_LEADER = f"""SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND ob
 
 async def test_slices_follow_each_other_and_are_booked_to_the_millisecond(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url) as world:
-        await world.execute(*TWO_TASKS)
-        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
-        await one.has_work(3)
-        await one.wakes()
+        one, two = await world.with_two_tasks("rollout-one", "rollout-two")
+        await one.wakes_for(3)
         await two.has_work(1)
         await one.works(t1=30, t2=5)  # t2 is not a task of its pool
         await two.wakes()
-        await world.becomes(SLICES, [("rollout-one", "first", "switched"), ("rollout-two", "ratio", None)])
+        await world.rows_become(SLICES, [("rollout-one", "first", "switched"), ("rollout-two", "ratio", None)])
         await two.works(t2=7)
-        await one.has_work(1)
-        await one.wakes()
-        await world.becomes("SELECT count(*) FROM slices WHERE booked_at IS NOT NULL", [(2,)])
+        await one.wakes_for(1)
+        await world.rows_become("SELECT count(*) FROM slices WHERE booked_at IS NOT NULL", [(2,)])
         held = "(extract(epoch FROM s.ended_at - s.ordered_at) * 1000)::bigint"
         shares = await world.rows(
             f"SELECT h.task, h.tenant, {held} FROM slices s JOIN slice_shares h USING (accelerator, epoch) ORDER BY epoch, task"
@@ -74,34 +62,28 @@ async def test_trainer_is_ordered_to_park_while_its_step_runs_once_another_is_ov
     """The step ends first. One that never does is the executor's own watchdog's to end, which begins with the order."""
     hasty = {"a": ACCELERATOR.model_copy(update={"max_wait_s": 0.5})}
     async with running_world(bus, database_url, accelerators=hasty) as world:
-        await world.execute(*TWO_TASKS)
-        one, two = world.executors["rollout-one"], world.executors["trainer-two"]
+        one, two = await world.with_two_tasks("rollout-one", "trainer-two")
         two.drain_s = 0.5
-        await two.has_work(1)
-        await two.wakes()
+        await two.wakes_for(1)
         two.begun = 1
         await two.has_work(0)
-        await one.has_work(1)
-        await one.wakes()
+        await one.wakes_for(1)
         assert (two.orders[-1].wake, two.orders[-1].drain_s, two.state) == (False, None, ExecutorState.PARKED)
-        await world.becomes(SLICES, [("trainer-two", "first", "switched"), ("rollout-one", "overdue", None)])
+        await world.rows_become(SLICES, [("trainer-two", "first", "switched"), ("rollout-one", "overdue", None)])
 
 
 async def test_time_until_running_work_has_ended_is_its_own_slices_and_not_the_next_ones_switch(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url) as world:
-        await world.execute(*TWO_TASKS)
-        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
+        one, two = await world.with_two_tasks("rollout-one", "rollout-two")
         one.drain_s = 1.0
-        await one.has_work(1)
-        await one.wakes()
+        await one.wakes_for(1)
         await one.works(t1=1)
         one.busy_ms = 10**6
-        await two.has_work(1)
-        await two.wakes()
-        await world.becomes("SELECT count(*) FROM slices WHERE booked_at IS NOT NULL", [(1,)])
+        await two.wakes_for(1)
+        await world.rows_become("SELECT count(*) FROM slices WHERE booked_at IS NOT NULL", [(1,)])
         drained = "SELECT executor, ended_at - asked_at > interval '0.9 seconds', idle_ms FROM slices WHERE booked_at IS NOT NULL"
         assert await world.rows(drained) == [("rollout-one", True, 0)]
-        await world.becomes("SELECT awake_at - ordered_at < interval '0.9 seconds' FROM slices WHERE ended_at IS NULL", [(True,)])
+        await world.rows_become("SELECT awake_at - ordered_at < interval '0.9 seconds' FROM slices WHERE ended_at IS NULL", [(True,)])
         await clean(world)
 
 
@@ -111,24 +93,21 @@ async def test_time_until_work_of_a_held_pool_has_ended_is_its_own(bus: Bus, dat
         one, two = await world.one_awake()
         one.drain_s = 1.0
         await world.execute("UPDATE executors SET held = 'drain' WHERE id = 'rollout-one'")
-        await world.becomes(SLICES, [("rollout-one", "first", "held")])
-        await two.has_work(1)
-        await two.wakes()
+        await world.rows_become(SLICES, [("rollout-one", "first", "held")])
+        await two.wakes_for(1)
         drained = "SELECT ended_at - asked_at > interval '0.9 seconds' FROM slices WHERE ended = 'held' AND booked_at IS NOT NULL"
-        await world.becomes(drained, [(True,)])
-        await world.becomes("SELECT awake_at - ordered_at < interval '0.9 seconds' FROM slices WHERE ended_at IS NULL", [(True,)])
+        await world.rows_become(drained, [(True,)])
+        await world.rows_become("SELECT awake_at - ordered_at < interval '0.9 seconds' FROM slices WHERE ended_at IS NULL", [(True,)])
         await clean(world)
 
 
 async def test_clock_of_a_pool_stands_from_the_order_to_park_until_its_sampler_is_awake(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url) as world:
-        await world.execute(*TWO_TASKS)
-        one, two = world.executors["rollout-one"], world.executors["trainer-two"]
+        one, two = await world.with_two_tasks("rollout-one", "trainer-two")
         await eventually(lambda: clock_of(world, "one"))
         before = await clock_of(world, "one")
         assert before is not None and before.parked_since_s is not None
-        await one.has_work(1)
-        await one.wakes()
+        await one.wakes_for(1)
 
         async def goes() -> bool:
             found = await clock_of(world, "one")
@@ -154,17 +133,15 @@ async def test_clock_of_a_pool_stands_from_the_order_to_park_until_its_sampler_i
 
 async def test_slice_ends_when_its_pool_has_no_running_task(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url) as world:
-        await world.execute(*TWO_TASKS)
-        one = world.executors["rollout-one"]
-        await one.has_work(1)
-        await one.wakes()
+        [one] = await world.with_two_tasks("rollout-one")
+        await one.wakes_for(1)
         await one.works(t1=1)
-        await world.becomes(SLICES, [("rollout-one", "first", None)])
+        await world.rows_become(SLICES, [("rollout-one", "first", None)])
         await world.execute("UPDATE groups SET state = 'void', void_reason = 'cancelled'", "UPDATE tasks SET state = 'cancelled'")
-        await world.becomes(SLICES, [("rollout-one", "first", "finished")])
+        await world.rows_become(SLICES, [("rollout-one", "first", "finished")])
         await eventually(lambda: one.state is ExecutorState.PARKED)
         assert one.tier is Tier.DEVICE
-        await world.becomes("SELECT task FROM slice_shares", [("t1",)])
+        await world.rows_become("SELECT task FROM slice_shares", [("t1",)])
 
 
 async def test_epochs_grow_beyond_those_that_nats_knows(bus: Bus, database_url: str) -> None:
@@ -175,8 +152,7 @@ async def test_epochs_grow_beyond_those_that_nats_knows(bus: Bus, database_url: 
     async with running_world(bus, database_url) as world:
         await world.kill("rollout-two")  # it has not begun, and tells of no order
         one = world.executors["rollout-one"]
-        await one.has_work(1)
-        await one.wakes()
+        await one.wakes_for(1)
         assert one.epoch == 71
 
 
@@ -188,11 +164,11 @@ async def test_since_when_work_waits_is_what_its_executor_reports(bus: Bus, data
         waits = "SELECT executor FROM pool_status WHERE waiting_since IS NOT NULL"
         assert (one.ready, await world.rows(waits)) == (1, [])
         await two.has_work(1)
-        await world.becomes(waits, [("rollout-two",)])
+        await world.rows_become(waits, [("rollout-two",)])
         since = "SELECT round(extract(epoch FROM waiting_since), 3)::float8 FROM pool_status WHERE executor = 'rollout-two'"
         assert await world.rows(since) == [(pytest.approx(two.ready_since_s, abs=0.002),)]
         await two.has_work(0)
-        await world.becomes(waits, [])
+        await world.rows_become(waits, [])
 
 
 # ------------------------------------------------------------------------------------------------------------ operators
@@ -203,17 +179,13 @@ async def test_since_when_work_waits_is_what_its_executor_reports(bus: Bus, data
 
 async def test_another_replica_continues_where_the_leader_ended(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url) as world:
-        await world.execute(*TWO_TASKS)
-        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
-        await one.has_work(1)
-        await one.wakes()
+        one, two = await world.one_awake()
         async with a_scheduler(bus, database_url):
             world.lead.cancel()
             await asyncio.gather(world.lead, return_exceptions=True)
             await one.works(t1=1)
-            await two.has_work(1)
-            await two.wakes()
-            await world.becomes(SLICES, [("rollout-one", "first", "switched"), ("rollout-two", "ratio", None)])
+            await two.wakes_for(1)
+            await world.rows_become(SLICES, [("rollout-one", "first", "switched"), ("rollout-two", "ratio", None)])
             await clean(world)
 
 
@@ -227,7 +199,7 @@ async def test_new_leader_hears_the_holder_before_it_orders_another(bus: Bus, da
         await asyncio.gather(world.lead, return_exceptions=True)
         async with a_scheduler(bus, database_url):
             await two.has_work(1)
-            await world.becomes(OF_LEADER, [(1,)])
+            await world.rows_become(OF_LEADER, [(1,)])
             await asyncio.sleep(1.0)  # shorter than the silence after which it would count as gone
             one.is_mute = False
             await one.works()
@@ -239,25 +211,23 @@ async def test_leader_whose_connection_is_lost_leads_again(bus: Bus, database_ur
     async with running_world(bus, database_url) as world:
         one, two = world.executors["rollout-one"], world.executors["rollout-two"]
         for each in (one, two):
-            await world.becomes(OF_LEADER, [(1,)])
+            await world.rows_become(OF_LEADER, [(1,)])
             await world.execute(OF_LEADER.replace("count(*)", "pg_terminate_backend(pid)"))
-            await each.has_work(1)
-            await each.wakes()
+            await each.wakes_for(1)
             await each.works()
 
 
 async def test_executor_that_the_pools_file_has_no_more_is_parked_and_its_clock_goes(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url) as world:
         one = world.executors["rollout-one"]
-        await one.has_work(1)
-        await one.wakes()
+        await one.wakes_for(1)
         world.lead.cancel()
         await asyncio.gather(world.lead, return_exceptions=True)
         left = {"two": POOLS["two"], "one": POOLS["one"].model_copy(update={"on": None})}
         async with a_scheduler(bus, database_url, pools=left):
             await eventually(lambda: one.state is ExecutorState.PARKED)
-            await world.becomes("SELECT ended FROM slices", [("removed",)])
-            await world.becomes("SELECT id FROM executors ORDER BY id", [("rollout-two",), ("trainer-two",)])
+            await world.rows_become("SELECT ended FROM slices", [("removed",)])
+            await world.rows_become("SELECT id FROM executors ORDER BY id", [("rollout-two",), ("trainer-two",)])
             assert await world.rows("SELECT count(*) FROM slices WHERE booked_at IS NULL") == [(0,)]
             assert await world.rows("SELECT DISTINCT executor FROM moves") == []
             found = await clock_of(world, "one")
@@ -269,8 +239,7 @@ async def test_clock_goes_when_no_accelerator_is_shared_any_more_and_stands_when
 ) -> None:
     async with running_world(bus, database_url) as world:
         one = world.executors["rollout-one"]
-        await one.has_work(1)
-        await one.wakes()
+        await one.wakes_for(1)
         world.lead.cancel()
         await asyncio.gather(world.lead, return_exceptions=True)
         with create_engine(owner_url, poolclass=NullPool).begin() as connection:
@@ -286,7 +255,7 @@ async def test_clock_goes_when_no_accelerator_is_shared_any_more_and_stands_when
             await eventually(goes, 30)
         await world.kill("rollout-one")
         async with a_scheduler(bus, database_url):
-            await world.becomes("SELECT count(*) FROM pool_clocks WHERE parked_since IS NULL", [(0,)])
+            await world.rows_become("SELECT count(*) FROM pool_clocks WHERE parked_since IS NULL", [(0,)])
 
 
 # ------------------------------------------------------------------------------------------------------------- nothing

@@ -7,8 +7,8 @@ import pytest
 from common import streams
 from common.accelerators import ExecutorState, Tier
 from common.bus import Bus
-from tests.conftest import eventually
-from tests.scheduler.accelerators.executors import SLICES, TWO_TASKS, Executor, clean, running_world
+from tests.support.scheduler.executors import SLICES, Executor, clean, running_world
+from tests.support.waiting import eventually
 
 ANEW: list[tuple[object, ...]] = [("rollout-one", "first", "died"), ("rollout-one", "first", None)]
 
@@ -27,7 +27,7 @@ async def test_slice_of_a_process_that_knows_no_order_ends(bus: Bus, database_ur
         await bus.blobs_context().purge_stream(streams.LEASES.name)
         world.begin(Executor(bus, world.device, "rollout", "one", replica="r2", ready=1, ready_since_s=1.0))
         await world.executors["rollout-one"].wakes()
-        await world.becomes(SLICES, ANEW)
+        await world.rows_become(SLICES, ANEW)
         await clean(world)
 
 
@@ -38,19 +38,17 @@ async def test_slice_whose_last_answer_was_lost_ends(bus: Bus, database_url: str
         world.device.free(one.name)
         await one.answer(one.epoch, one.state, Tier.DEVICE, failure="its lease was not confirmed")
         await one.wakes()
-        await world.becomes(SLICES, ANEW)
+        await world.rows_become(SLICES, ANEW)
         await clean(world)
 
 
 async def test_slice_whose_first_answer_was_lost_goes_on(bus: Bus, database_url: str) -> None:
     """It has woken at the time of its report, and is not disturbed; how long the wake took is not known."""
     async with running_world(bus, database_url) as world:
-        await world.execute(*TWO_TASKS)
-        one = world.executors["rollout-one"]
+        [one] = await world.with_two_tasks("rollout-one")
         one.losses, before_s = 1, bus.clock.now_s()
-        await one.has_work(1)
-        await one.wakes()
-        await world.becomes("SELECT count(*) FROM slices WHERE awake_at IS NOT NULL", [(1,)])
+        await one.wakes_for(1)
+        await world.rows_become("SELECT count(*) FROM slices WHERE awake_at IS NOT NULL", [(1,)])
         ((awake_s,),) = await world.rows("SELECT extract(epoch FROM awake_at)::float FROM slices")
         assert isinstance(awake_s, float)
         assert before_s < awake_s < bus.clock.now_s() - 0.5  # when it was reported, and not when that was believed
@@ -69,7 +67,7 @@ async def test_answer_that_comes_after_its_report_was_believed_changes_nothing(b
         ((awake_at,),) = await world.rows("SELECT awake_at FROM slices")
         epoch = one.epoch
         await one.answer(one.epoch, one.state, Tier.HOST, move_s=0.5)
-        await world.becomes("SELECT count(*) FROM moves WHERE seconds = 0.5", [(1,)])
+        await world.rows_become("SELECT count(*) FROM moves WHERE seconds = 0.5", [(1,)])
         assert await world.rows("SELECT awake_at, ended_at FROM slices") == [(awake_at, None)]
         assert await world.rows("SELECT epoch FROM accelerators") == [(epoch,)], "nobody was ordered to park"
         await clean(world)
@@ -81,15 +79,15 @@ async def test_late_answer_that_it_woke_leaves_its_younger_slice(bus: Bus, datab
         one = world.executors["rollout-one"]
         one.is_deaf = True
         await one.has_work(1)
-        await world.becomes("SELECT count(*) FROM slices WHERE ended_at IS NULL", [(1,)])
+        await world.rows_become("SELECT count(*) FROM slices WHERE ended_at IS NULL", [(1,)])
         ((first,),) = await world.rows("SELECT epoch FROM slices")
         await world.execute("UPDATE executors SET held = 'park' WHERE id = 'rollout-one'")
-        await world.becomes("SELECT ended FROM slices", [("held",)])
+        await world.rows_become("SELECT ended FROM slices", [("held",)])
         await world.execute("UPDATE executors SET held = NULL")
-        await world.becomes("SELECT count(*) FROM slices WHERE ended_at IS NULL", [(1,)])
+        await world.rows_become("SELECT count(*) FROM slices WHERE ended_at IS NULL", [(1,)])
         before = await world.rows("SELECT epoch FROM accelerators")
         await one.answer(int(str(first)), ExecutorState.AWAKE, Tier.NONE, move_s=0.5)
-        await world.becomes("SELECT count(*) FROM moves WHERE seconds = 0.5", [(1,)])
+        await world.rows_become("SELECT count(*) FROM moves WHERE seconds = 0.5", [(1,)])
         assert await world.rows("SELECT epoch FROM accelerators") == before, "it was not ordered to park"
         assert await world.rows("SELECT count(*) FROM slices WHERE ended_at IS NULL") == [(1,)]
 
@@ -115,8 +113,8 @@ async def test_executor_that_drains_for_long_before_it_wakes_ignores_nothing(bus
         await world.execute("UPDATE executors SET held = 'park' WHERE id = 'rollout-one'")
         await eventually(lambda: one.state is ExecutorState.PARKING)
         await world.execute("UPDATE executors SET held = NULL WHERE id = 'rollout-one'")
-        await world.becomes(SLICES, [("rollout-one", "first", "held"), ("rollout-one", "first", None)])
+        await world.rows_become(SLICES, [("rollout-one", "first", "held"), ("rollout-one", "first", None)])
         await eventually(lambda: one.is_awake and one.orders[-1].wake)
-        await world.becomes(SLICES, [("rollout-one", "first", "held"), ("rollout-one", "first", None)])
+        await world.rows_become(SLICES, [("rollout-one", "first", "held"), ("rollout-one", "first", None)])
         assert await world.rows("SELECT count(*) FROM executors WHERE faults > 0") == [(0,)]
         await clean(world)

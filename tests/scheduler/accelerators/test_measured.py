@@ -10,20 +10,9 @@ from common.client_api.asking import Door
 from common.client_api.deployment import Accelerators
 from common.client_api.errors import ClientError
 from marlaas.cli.operator.calibration import calibrate
-from tests.conftest import eventually
-from tests.scheduler.accelerators.executors import (
-    ACCELERATOR,
-    MIB,
-    POOLS,
-    TWO_TASKS,
-    Device,
-    Executor,
-    World,
-    a_scheduler,
-    clean,
-    running_world,
-)
-from tests.scheduler.accelerators.test_with_executors import executors
+from tests.scheduler.accelerators.pool_workers import executors
+from tests.support.scheduler.executors import ACCELERATOR, MIB, POOLS, Device, Executor, World, a_scheduler, clean, running_world
+from tests.support.waiting import eventually
 
 HELD = "SELECT count(*) FROM executors WHERE held IS NOT NULL OR measured IS NOT NULL"
 AWAKE_TWO = "SELECT count(*) FROM slices WHERE executor = 'rollout-two' AND awake_at IS NOT NULL AND ended_at IS NULL"
@@ -48,13 +37,13 @@ async def were_measured(world: World, executor: str, tier: Tier, *, after: objec
     own = (
         f"SELECT id, from_tier, to_tier, lead(to_tier) OVER (ORDER BY id) AS next FROM moves WHERE executor = '{executor}' AND id > {after}"
     )
-    await world.becomes(f"SELECT bool_or(from_tier = 'device' AND to_tier = '{tier}' AND next = 'device') FROM ({own}) m", [(True,)])
-    await world.becomes(HELD, [(0,)])
+    await world.rows_become(f"SELECT bool_or(from_tier = 'device' AND to_tier = '{tier}' AND next = 'device') FROM ({own}) m", [(True,)])
+    await world.rows_become(HELD, [(0,)])
 
 
 async def known(world: World, count: int) -> None:
     """Until the leader has written the executors of the pools file."""
-    await world.becomes("SELECT count(*) FROM executors", [(count,)])
+    await world.rows_become("SELECT count(*) FROM executors", [(count,)])
 
 
 @pytest.mark.parametrize("policy", Policy)
@@ -63,13 +52,11 @@ async def test_nobody_computes_between_a_park_and_the_wake_that_measure_a_tier(
 ) -> None:
     accelerators = {"a": ACCELERATOR.model_copy(update={"policy": policy})}
     async with running_world(bus, database_url, accelerators=accelerators) as world:
-        await world.execute(*TWO_TASKS)
-        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
+        one, two = await world.with_two_tasks("rollout-one", "rollout-two")
         one.drain_s = 0.2
         for tier in (Tier.DEVICE, Tier.HOST, Tier.DISK):
-            await two.has_work(1)
-            await two.wakes()
-            await world.becomes(AWAKE_TWO, [(1,)])  # the park before it is recorded, too
+            await two.wakes_for(1)
+            await world.rows_become(AWAKE_TWO, [(1,)])  # the park before it is recorded, too
             await two.works(t2=7)
             await two.has_work(1)
             before = len(world.device.awake)
@@ -161,7 +148,7 @@ async def test_order_of_an_executor_that_cannot_wake_is_lifted_although_its_send
         world.executors["trainer-one"].failure = "canary differs"
         await known(world, 4)
         await operator(bus, nats_url).order("one", "wake", service="trainer", tier=Tier.HOST)
-        await world.becomes("SELECT id, fault FROM executors WHERE faults > 0", [("trainer-one", "canary differs")])
+        await world.rows_become("SELECT id, fault FROM executors WHERE faults > 0", [("trainer-one", "canary differs")])
         assert await world.rows(HELD) == [(0,)]
 
 

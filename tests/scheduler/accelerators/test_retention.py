@@ -7,7 +7,7 @@ from common.bus import Bus
 from scheduler_svc.accelerators.queries import slices
 from scheduler_svc.base.database import Database
 from scheduler_svc.doctor.database_rules import examine_database
-from tests.scheduler.accelerators.executors import TWO_TASKS, running_world
+from tests.support.scheduler.executors import TWO_TASKS, running_world
 
 OLD, NEW = 40, 10
 """Days ago."""
@@ -99,4 +99,4 @@ async def test_leader_deletes_old_slices(bus: Bus, database_url: str) -> None:
     async with await Database.connect(database_url) as database:
         await fill(database, ("a", 1, OLD, "now()"), ("a", 2, NEW, "now()"))
     async with running_world(bus, database_url) as world:
-        await world.becomes("SELECT epoch FROM slices", [(2,)])
+        await world.rows_become("SELECT epoch FROM slices", [(2,)])

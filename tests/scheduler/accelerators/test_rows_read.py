@@ -10,6 +10,7 @@ from scheduler_svc.accelerators import asked
 from scheduler_svc.accelerators.queries import slices
 from scheduler_svc.accelerators.queries.standing import standings
 from scheduler_svc.base.database import Database
+from tests.support.scheduler.statements import execute
 
 OLD, NEW = 4000, 1000
 """Slices that may be deleted, and those that may not."""
@@ -27,9 +28,7 @@ INSERT INTO slices (accelerator, epoch, executor, pool, function, reason, tasks,
 
 @pytest.fixture
 async def full(database: Database, owner_url: str) -> Database:
-    async with database.transaction() as tx:
-        for statement in ROWS.split(";\n"):
-            await tx.connection.execute(text(statement))
+    await execute(database, *ROWS.split(";\n"))
     with create_engine(owner_url, poolclass=NullPool).begin() as connection:
         connection.execute(text("ANALYZE slices"))
     return database

@@ -3,20 +3,17 @@
 import pytest
 
 from common.bus import Bus
-from tests.scheduler.accelerators.executors import TWO_TASKS, clean, running_world
+from tests.support.scheduler.executors import clean, running_world
 
 
 async def test_of_a_trainers_time_what_it_scored_is_booked_apart_and_never_more_than_it_was_busy(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url) as world:
-        await world.execute(*TWO_TASKS)
-        one, two = world.executors["rollout-one"], world.executors["trainer-two"]
-        await two.has_work(1)
-        await two.wakes()
+        one, two = await world.with_two_tasks("rollout-one", "trainer-two")
+        await two.wakes_for(1)
         await two.works(t2=40)
         two.busy_ms, two.score_ms = 10**6, 10**6 // 4  # longer than it was awake: its parts keep their proportion
-        await one.has_work(1)
-        await one.wakes()
-        await world.becomes("SELECT count(*) FROM slices WHERE booked_at IS NOT NULL", [(1,)])
+        await one.wakes_for(1)
+        await world.rows_become("SELECT count(*) FROM slices WHERE booked_at IS NOT NULL", [(1,)])
         [(function, busy_ms, score_ms, whole)] = await world.rows(
             "SELECT function, busy_ms, score_ms, switch_ms + busy_ms + idle_ms = extract(epoch FROM ended_at - ordered_at) * 1000"
             " FROM slices WHERE booked_at IS NOT NULL"

@@ -14,9 +14,10 @@ import structlog
 
 from common.bus import Bus
 from marlaas.stack import servers
-from tests.conftest import copied_database, migrated, running, running_postgres
 from tests.scheduler.ask.histories import begun
 from tests.scheduler.many_histories import run_histories
+from tests.support.postgres import copied_database, migrated, running_postgres
+from tests.support.servers import running
 
 
 async def run(database_url: str, folder: Path, seed: int, steps: int) -> dict[str, int]:

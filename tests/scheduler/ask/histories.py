@@ -19,10 +19,10 @@ from nats.aio.msg import Msg
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import ControlTask, DeadLetter, Event, GroupContext, PreviewTask, PruneTasks, ResendLetter, TasksAnswer, UsageAnswer
-from tests.conftest import eventually, eventually_equals
-from tests.scheduler.ask.asking import Asker, asker, world_with_blobs
-from tests.scheduler.finished import settled
-from tests.scheduler.stages import ControlVerb, World, spec
+from tests.support.scheduler.asking import Asker, asker, world_with_blobs
+from tests.support.scheduler.finished import settled
+from tests.support.scheduler.stages import ControlVerb, World, spec
+from tests.support.waiting import eventually, eventually_equals
 
 TENANTS = ("acme", "globex")
 CONTROLS: tuple[ControlVerb, ...] = ("cancel", "pause", "resume", "delete")

@@ -26,68 +26,17 @@ from scheduler_svc.accelerators.decisions.load import Occupancy, Trajectory, occ
 from scheduler_svc.base.database import Database
 from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.training.homes import Homes
-from tests.scheduler.accelerators.test_homes import report
-from tests.scheduler.ask.asking import answering, asker
-from tests.scheduler.stages import POOLS
-
-SHARED = {"tiny": POOLS["tiny"].model_copy(update={"on": "a"}), "other": POOLS["tiny"].model_copy(update={"on": "a"})}
-ROWS = """
-INSERT INTO tenants (id) VALUES ('acme'), ('globex');
-INSERT INTO tasks (submission, id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,
-    trajectory_tokens, version, admitted) SELECT '', id, tenant, id, pool, '{}', 'running', 0, 9, 1, 1, 1, 9, 1, 2
-    FROM (VALUES ('x', 'acme', 'tiny'), ('y', 'globex', 'other')) t (id, tenant, pool);
-INSERT INTO accelerators (id, spec) VALUES ('a', '{}');
-INSERT INTO executors (accelerator, id, pool, service, state, tier, device_bytes, host_bytes, answered_at) VALUES
-    ('a', 'rollout-tiny', 'tiny', 'rollout', 'awake', 'device', 100, 90, now()),
-    ('a', 'trainer-tiny', 'tiny', 'trainer', 'parked', 'host', 1, 1, now()),
-    ('a', 'rollout-other', 'other', 'rollout', 'parked', 'host', 8589934592, 1, now()),
-    ('a', 'trainer-other', 'other', 'trainer', 'faulty', 'disk', 1, 1, now());
-UPDATE executors SET ready_since = now() - interval '30 seconds' WHERE id IN ('rollout-other', 'rollout-tiny');
-UPDATE executors SET faults = 1, fault = 'no memory in /srv/secret', retry_at = now() WHERE id = 'trainer-other';
-INSERT INTO slices (accelerator, epoch, executor, pool, function, reason, tasks, expected_s, from_tier, to_tier, ordered_at, awake_at,
-    ended_at, ended, booked_at, switch_ms, busy_ms, idle_ms)
-    SELECT 'a', n, 'rollout-' || pool, pool, 'generate', 'ratio', ARRAY[task], 1, 'host', 'host', began, began + interval '1 second',
-           began + interval '5 seconds', 'switched', now(), 1000, 3000, 1000
-    FROM (VALUES (1, 'tiny', 'x'), (2, 'other', 'y')) v (n, pool, task),
-         LATERAL (SELECT date_trunc('hour', now()) - interval '2 seconds' - (2 - n) * interval '5 seconds' AS began) b;
-INSERT INTO slice_shares (accelerator, epoch, task, tenant, ms) VALUES
-    ('a', 1, 'x', 'acme', 4000), ('a', 1, 'y', 'globex', 1000), ('a', 2, 'y', 'globex', 5000);
-INSERT INTO slices (accelerator, epoch, executor, pool, function, reason, tasks, expected_s, from_tier, ordered_at, awake_at)
-    VALUES ('a', 3, 'rollout-tiny', 'tiny', 'generate', 'ratio', ARRAY['x'], 1, 'host', now() - interval '3 seconds', now());
-INSERT INTO ledger (tenant, task, kind, number, tokens) VALUES
-    ('acme', 'x', 'accelerator', 1, 4000), ('globex', 'y', 'accelerator', 1, 1000), ('globex', 'y', 'accelerator', 2, 5000);
-INSERT INTO moves (accelerator, executor, epoch, from_tier, to_tier, bytes, seconds)
-    SELECT 'a', 'trainer-tiny', n, 'host', 'device', 50, CASE WHEN n > 100 THEN 99 ELSE n / 100.0 END FROM generate_series(200, 1, -1) n;
-INSERT INTO pool_clocks (pool, parked_ms, parked_since) VALUES ('tiny', 7000, NULL), ('other', 1000, now() - interval '60 seconds');
-INSERT INTO groups (size, task, number, version, state, row, seed, charged_tokens, deadline_at, admitted_at, step) VALUES
-    (2, 'x', 0, 0, 'trained', 0, 0, 0, now(), now() - interval '90 seconds', 0), (2, 'y', 0, 0, 'trained', 0, 0, 0, now(), now(), 0),
-    (2, 'y', 1, 1, 'open', 1, 0, 0, now() + interval '1 hour', now() - interval '30 seconds', NULL);
-INSERT INTO trajectories (task, "group", member, state, sequence, reward, scored_at, env_ms, away_ms, turns)
-    VALUES ('x', 0, 0, 'trained', 1, 1, now(), 10, 20000, 2), ('y', 0, 0, 'trained', 2, 1, now(), 1500, 0, 0);
-INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, first_admitted_at, first_scored_at,
-    last_scored_at, started_at, finished_at, trained_at, adapter, checkpoint, first_parked_ms, parked_ms)
-    SELECT id, 0, 'trained', 1, 0, 0, 1, s.began, s.began, s.began + interval '60 seconds', s.began + interval '61 seconds',
-           s.began + interval '63 seconds', now(), '{}', '{}', 1000, 6500
-    FROM (VALUES ('x', interval '2 hours'), ('y', interval '2 minutes')) t (id, ago),
-         LATERAL (SELECT date_trunc('hour', now()) + interval '1 minute' - ago AS began) s
-"""
-
-
-async def fill(database: Database) -> None:
-    async with database.transaction() as tx:
-        for statement in ROWS.split(";\n"):
-            await tx.connection.execute(text(statement))
+from tests.scheduler.accelerators.reports import report
+from tests.support.scheduler.asking import answering, asker
+from tests.support.scheduler.shared_accelerator import SHARED, fill
+from tests.support.scheduler.stages import POOLS
+from tests.support.scheduler.statements import execute, select
 
 
 @pytest.fixture
 async def filled(database: Database) -> Database:
     await fill(database)
     return database
-
-
-async def found(database: Database, query: str) -> list[tuple[object, ...]]:
-    async with database.transaction() as tx:
-        return [tuple(row) for row in (await tx.connection.execute(text(query))).all()]
 
 
 async def test_slices_of_a_tenant_are_those_that_served_it_with_its_own_shares(bus: Bus, nats_url: str, filled: Database) -> None:
@@ -113,9 +62,8 @@ async def test_slices_of_a_tenant_are_those_that_served_it_with_its_own_shares(b
 
 
 async def test_parked_sampler_whose_open_groups_are_with_environments_waits_for_nothing(filled: Database) -> None:
-    async with filled.transaction() as tx:
-        await tx.connection.execute(text("UPDATE executors SET ready_since = NULL"))
-    assert await found(filled, "SELECT waiting_since FROM pool_status WHERE executor = 'rollout-other'") == [(None,)]
+    await execute(filled, "UPDATE executors SET ready_since = NULL")
+    assert await select(filled, "SELECT waiting_since FROM pool_status WHERE executor = 'rollout-other'") == [(None,)]
 
 
 async def test_executors_say_where_their_state_is_who_waits_and_what_waking_costs(bus: Bus, nats_url: str, filled: Database) -> None:
@@ -198,16 +146,14 @@ UPDATE steps SET metrics = '{"score_s": 1e9}' WHERE task = 'y'
 
 
 async def test_seconds_of_a_trainer_are_told_apart_into_train_and_score(bus: Bus, nats_url: str, filled: Database) -> None:
-    async with filled.transaction() as tx:
-        for statement in TRAINED.split(";\n"):
-            await tx.connection.execute(text(statement))
+    await execute(filled, *TRAINED.split(";\n"))
     columns = "slices, switch_s::float8, awake_s::float8, busy_s::float8, idle_s::float8"
     use = f"SELECT pool, function, {columns} FROM accelerator_use WHERE function <> 'generate' ORDER BY pool, function, hour"
     train = [("tiny", "train", 1, 1.0, 0.4, 0.3, 0.1), ("tiny", "train", 1, 0.0, 3.6, 2.7, 0.9)]
     score = [("tiny", "score", 0, 0.0, 0.1, 0.1, 0.0), ("tiny", "score", 0, 0.0, 0.9, 0.9, 0.0)]
     before = ("other", "train", 1, 1.0, 5.0, 4.0, 1.0)  # a slice of before it was measured
-    assert await found(filled, use) == [before, *score, *train]
-    assert await found(filled, "SELECT epoch, busy_s::float8, score_s::float8 FROM accelerator_slices WHERE epoch > 3 ORDER BY 1") == [
+    assert await select(filled, use) == [before, *score, *train]
+    assert await select(filled, "SELECT epoch, busy_s::float8, score_s::float8 FROM accelerator_slices WHERE epoch > 3 ORDER BY 1") == [
         (4, 4.0, 1.0), (5, 4.0, None),
     ]  # fmt: skip
     async with answering(bus, filled, SHARED), asker(nats_url) as asks:
@@ -226,7 +172,7 @@ async def test_trace_counts_what_is_sampled_during_another_trajectory_s_environm
     added = """INSERT INTO trajectories (task, "group", member, state, sequence, reward, scored_at, env_ms, away_ms, turns)
                SELECT 'x', 0, 1, 'trained', 3, 1, admitted_at + interval '36 seconds', 0, 4000, 1 FROM groups
                WHERE task = 'x' AND number = 0 RETURNING member"""
-    await found(filled, added)
+    await select(filled, added)
     async with answering(bus, filled, SHARED), asker(nats_url) as asks:
         [x, _] = [one.steps[0] for one in (await asks.ask(TraceAnswer, None, "trace")).tasks]
     assert x.generate_s + x.environment_s == pytest.approx(54.5), "as the longest trajectory"
@@ -268,20 +214,21 @@ async def test_accelerator_time_is_in_usage_and_use_by_hour(bus: Bus, nats_url: 
         usage = await asks.ask(UsageAnswer, "globex", "usage")
         assert [one.accelerator_ms for one in usage.tenants] == [6000]
         assert [(one.task, one.accelerator_ms) for one in usage.tasks] == [("y", 6000)]
-        await found(filled, "INSERT INTO prices (kind, price, per) VALUES ('accelerator', 2, 1000) RETURNING kind")
+        await select(filled, "INSERT INTO prices (kind, price, per) VALUES ('accelerator', 2, 1000) RETURNING kind")
         for unit in ("money", "tokens"):
             given = f"VALUES ('globex', 'total', '{unit}', 100, now() - interval '1 day', 0) RETURNING tenant"
-            await found(filled, f"INSERT INTO budgets (tenant, period, unit, amount, begins_at, before) {given}")
+            await select(filled, f"INSERT INTO budgets (tenant, period, unit, amount, begins_at, before) {given}")
         new = "INSERT INTO ledger (tenant, task, kind, number, tokens) VALUES ('globex', 'y', 'accelerator', 3, 2500) RETURNING number"
-        await found(filled, new)
+        await select(filled, new)
         spent = {one.unit: one.spent for one in (await asks.ask(BudgetsAnswer, "globex", "budgets")).budgets}
         assert spent == {"money": 5, "tokens": 0}
         [line] = [one for one in (await asks.ask(InvoiceAnswer, "globex", "invoice")).lines if one.money]
         assert (line.kind, line.quantity, line.money) == ("accelerator", 8500, 5)
-        await found(filled, "DELETE FROM ledger WHERE number = 3 RETURNING number")
-    assert await found(filled, "SELECT tenant, accelerator_s::float8 FROM tenant_usage ORDER BY 1") == [("acme", 4.0), ("globex", 6.0)]
-    assert await found(filled, "SELECT DISTINCT parked_s::float8 FROM task_timeline") == [(5.5,)]
+        await select(filled, "DELETE FROM ledger WHERE number = 3 RETURNING number")
+    assert await select(filled, "SELECT tenant, accelerator_s::float8 FROM tenant_usage ORDER BY 1") == [("acme", 4.0), ("globex", 6.0)]
+    assert await select(filled, "SELECT DISTINCT parked_s::float8 FROM task_timeline") == [(5.5,)]
     use = "SELECT pool, slices, switch_s::float8, awake_s::float8, busy_s::float8, idle_s::float8 FROM accelerator_use"
-    hours = await found(filled, f"{use} WHERE pool = 'other' ORDER BY hour")
+    hours = await select(filled, f"{use} WHERE pool = 'other' ORDER BY hour")
     assert hours == [("other", 1, 1.0, 1.0, 0.75, 0.25), ("other", 1, 0.0, 3.0, 2.25, 0.75)], "it began 2 s before the hour"
-    assert await found(filled, "SELECT count(*) FROM accelerator_slices WHERE held_s = 5 AND switch_s + busy_s + idle_s = held_s") == [(2,)]
+    whole = "SELECT count(*) FROM accelerator_slices WHERE held_s = 5 AND switch_s + busy_s + idle_s = held_s"
+    assert await select(filled, whole) == [(2,)]

@@ -32,9 +32,9 @@ from scheduler_svc.tenancy.question import Question, Sources
 from scheduler_svc.training.queries import tasks
 from scheduler_svc.training.waiting import LATEST_OF_ALL_POOLS
 from scheduler_svc.verbs.asks import VERBS
-from tests.conftest import as_role, copied_database, database_copy
 from tests.scheduler.ask.questions import questions_of
-from tests.scheduler.stages import POOLS, spec
+from tests.support.postgres import as_role, copied_database, database_copy
+from tests.support.scheduler.stages import POOLS, spec
 
 TENANTS, TASKS = 500, 4
 MAX_ROWS = 30 * TASKS

@@ -12,7 +12,7 @@ from scheduler_svc.base.audit import Actor
 from scheduler_svc.base.database import Database
 from scheduler_svc.tenancy.question import Question, Sources
 from scheduler_svc.verbs.asks import VERBS
-from tests.scheduler.ask.asking import Asker, answering, asker
+from tests.support.scheduler.asking import Asker, answering, asker
 
 STATES = ("submitted", "running", "paused", "finished", "failed", "cancelled", "rejected")
 TASK = """

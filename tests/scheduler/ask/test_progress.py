@@ -13,10 +13,10 @@ from common.formats.step_times import MISSING, unpack_steps
 from common.messages import EvaluationsAnswer, GroupContext, SpecAnswer, StepsAnswer, TimelineAnswer, VersionsAnswer, from_json
 from common.spec import parse_spec
 from scheduler_svc.reading import progress
-from tests.conftest import eventually
-from tests.scheduler.ask.asking import asker, world_with_blobs
-from tests.scheduler.finished import settled
-from tests.scheduler.stages import World, spec
+from tests.support.scheduler.asking import asker, world_with_blobs
+from tests.support.scheduler.finished import settled
+from tests.support.scheduler.stages import World, spec
+from tests.support.waiting import eventually
 
 EVALUATED = {"every": 2, "prompts": 3, "seed": 7}
 KEPT = {"checkpoints": 1, "best": 1, "every": 0, "adapters": "checkpoints"}

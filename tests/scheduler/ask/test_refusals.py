@@ -18,10 +18,11 @@ from common.streams import KIND_HEADER
 from scheduler_svc.base import metrics
 from scheduler_svc.base.database import Database
 from scheduler_svc.verbs.asks import AT_ONCE_PER_TENANT, WAITING_PER_TENANT
-from tests.conftest import eventually
-from tests.scheduler.ask.asking import Asker, answering, asker, world_with_blobs
-from tests.scheduler.finished import settled
-from tests.scheduler.stages import spec
+from tests.support.scheduler.asking import Asker, answering, asker, world_with_blobs
+from tests.support.scheduler.finished import settled
+from tests.support.scheduler.stages import spec
+from tests.support.scheduler.statements import execute
+from tests.support.waiting import eventually
 
 GARBAGE = [
     ("tasks", b"\xff\xfe", "not a ask-tasks.1 message"),
@@ -81,12 +82,10 @@ async def test_asks_beyond_the_rate_are_refused_and_others_answered(bus: Bus, na
         assert reason.startswith("asks_per_minute: at most 3 asks a minute, 3 are used; ask later in ")
         await asks.ask(TasksAnswer, "globex", "tasks")
         await asks.ask(TasksAnswer, None, "tasks")
-        async with database.transaction() as tx:
-            await tx.connection.execute(text("UPDATE limits SET asks_per_minute = 4 WHERE tenant = 'acme'"))
+        await execute(database, "UPDATE limits SET asks_per_minute = 4 WHERE tenant = 'acme'")
         await asks.ask(TasksAnswer, "acme", "tasks")
         assert (await asks.refused("acme", "tasks"))[0] == "busy"
-        async with database.transaction() as tx:
-            await tx.connection.execute(text("UPDATE limits SET asks_per_minute = 9223372036854775807 WHERE tenant = 'acme'"))
+        await execute(database, "UPDATE limits SET asks_per_minute = 9223372036854775807 WHERE tenant = 'acme'")
         await asks.ask(TasksAnswer, "acme", "tasks")
 
 

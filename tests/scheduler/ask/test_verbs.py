@@ -32,10 +32,10 @@ from common.messages.asks import CHUNK_BYTES, MAX_ANSWER_BYTES
 from common.pools import read_pools
 from scheduler_svc.base.database import Database
 from scheduler_svc.base.tables import steps
-from tests.conftest import eventually, eventually_equals
-from tests.scheduler.ask.asking import answering, asker, world_with_blobs
-from tests.scheduler.finished import settled
-from tests.scheduler.stages import World, spec
+from tests.support.scheduler.asking import answering, asker, world_with_blobs
+from tests.support.scheduler.finished import settled
+from tests.support.scheduler.stages import World, spec
+from tests.support.waiting import eventually, eventually_equals
 
 TASK = """
 INSERT INTO tasks

@@ -12,9 +12,9 @@ from typing import Any
 import structlog
 
 from scheduler_svc.base.database import Database
-from tests.conftest import copied_database, migrated, running_postgres
 from tests.scheduler.billing.histories import History
 from tests.scheduler.many_histories import run_histories
+from tests.support.postgres import copied_database, migrated, running_postgres
 
 
 async def run(url: str, seed: int, steps: int) -> dict[str, int | str]:

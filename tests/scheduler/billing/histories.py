@@ -47,7 +47,7 @@ from scheduler_svc.upkeep.deletion import deletion
 from scheduler_svc.verbs import jobs
 from tests.scheduler.billing.prices import SERVED, price_at, spent_by_unit
 from tests.scheduler.pool_times import NEVER, never_parked
-from tests.scheduler.stages import POOLS, scored, spec, updated
+from tests.support.scheduler.stages import POOLS, scored, spec, updated
 
 POLICY = SchedulingPolicy.ASYNCHRONOUS
 CAPACITY = {"tiny": Capacity(sequences=12, kv_tokens=10**6)}

@@ -13,10 +13,10 @@ from scheduler_svc.base.database import Database
 from scheduler_svc.tenancy.billing import budgets, ledger
 from scheduler_svc.tenancy.billing.ledger import Entry
 from scheduler_svc.training.queries import tasks
-from tests.conftest import eventually, eventually_equals
-from tests.scheduler.ask.asking import asker
-from tests.scheduler.billing.test_invoices import set_price
-from tests.scheduler.stages import Stages, World, running_world, spec
+from tests.scheduler.billing.prices import set_price
+from tests.support.scheduler.asking import asker
+from tests.support.scheduler.stages import Stages, World, running_world, spec
+from tests.support.waiting import eventually, eventually_equals
 
 GROUP_TOKENS = parse_spec(spec()).trajectory_tokens * 2
 """Worst case of a group of two, sampled; the same again to train it."""

@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from common import streams
 from common.bus import Bus, Outgoing
-from common.messages import Event, GroupContext, InvoiceAnswer, PricesAnswer, SetPrice, UsageAnswer
+from common.messages import GroupContext, InvoiceAnswer, PricesAnswer, SetPrice, UsageAnswer
 from common.spec import parse_spec
 from scheduler_svc.base.database import Database
 from scheduler_svc.base.deleted import delete_task
@@ -18,23 +18,14 @@ from scheduler_svc.reading.usage import tenants_usage
 from scheduler_svc.tenancy.billing import budgets, ledger, prices
 from scheduler_svc.tenancy.billing.ledger import Entry
 from scheduler_svc.training.queries import tasks
-from tests.scheduler.ask.asking import asker
-from tests.scheduler.finished import settled
-from tests.scheduler.handlers.test_dead_letters import dead_letter
-from tests.scheduler.stages import Stages, World, running_world, spec
+from tests.scheduler.billing.prices import set_price
+from tests.support.scheduler.asking import asker
+from tests.support.scheduler.dead_letters import dead_letter
+from tests.support.scheduler.finished import settled
+from tests.support.scheduler.stages import Stages, running_world, spec
+from tests.support.scheduler.statements import execute
 
 NOBODY = "SELECT kind, sum(tokens) FROM ledger WHERE paid_by = 'nobody' GROUP BY kind ORDER BY kind"
-
-
-async def set_price(world: World, request: str, of: str, price: str, **fields: Any) -> dict[str, Any]:
-    """Data of the answer."""
-    message = SetPrice.model_validate({"request": request, "of": of, "price": price} | fields)
-    await world.bus.publish(Outgoing(streams.set_price(), message, f"price:{request}"))
-    async for delivery in world.bus.streams.follow(streams.EVENTS, streams.events(streams.EVERY_TENANT, "none")):
-        event = delivery.read(Event)
-        if event.event == "price" and event.data["request"] == request:
-            return event.data
-    raise AssertionError(request)
 
 
 async def test_an_invoice_is_what_the_ledger_has_at_the_prices_of_its_time(bus: Bus, nats_url: str, database_url: str) -> None:
@@ -197,8 +188,7 @@ async def test_prices_are_never_changed_nor_set_for_the_past(database: Database,
         async with owner.transaction() as tx:
             await prices.add_price(tx.connection, SetPrice(request="one", of="sampled", price=Decimal(1)))
         with pytest.raises(DBAPIError):
-            async with owner.transaction() as tx:
-                await tx.connection.execute(text(statement))
+            await execute(owner, statement)
     async with database.transaction() as tx:
         assert len(await prices.all_prices(tx.connection)) == 1
 

@@ -16,11 +16,12 @@ from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.tenancy.billing import budgets, prices, served
 from scheduler_svc.tenancy.billing.served import requests_ended
 from scheduler_svc.tenancy.limits import used_by
-from tests.conftest import eventually
-from tests.scheduler.ask.asking import asker
-from tests.scheduler.billing.test_invoices import set_price
-from tests.scheduler.finished import clean, settled
-from tests.scheduler.stages import Stages, running_world, spec
+from tests.scheduler.billing.prices import set_price
+from tests.support.scheduler.asking import asker
+from tests.support.scheduler.finished import clean, settled
+from tests.support.scheduler.stages import Stages, running_world, spec
+from tests.support.scheduler.statements import execute, select
+from tests.support.waiting import eventually
 
 BOOKED = "SELECT count(*), coalesce(sum(prompt_tokens), 0), coalesce(sum(sampled_tokens), 0) FROM served_requests"
 SUMS = "SELECT tenant, pool, task, kind, quantity, money FROM served_usage ORDER BY 1, 2, 3, 4"
@@ -41,14 +42,8 @@ async def booked(database: Database, *messages: ServingEnded) -> None:
         await requests_ended(tx, messages)
 
 
-async def rows(database: Database, query: str) -> list[Any]:
-    async with database.transaction() as tx:
-        return [tuple(row) for row in (await tx.connection.execute(text(query))).all()]
-
-
 async def tenants(database: Database) -> None:
-    async with database.transaction() as tx:
-        await tx.connection.execute(text("INSERT INTO tenants (id, weight) VALUES ('acme', 2), ('globex', 1)"))
+    await execute(database, "INSERT INTO tenants (id, weight) VALUES ('acme', 2), ('globex', 1)")
 
 
 async def broken(database: Database) -> list[str]:
@@ -171,9 +166,9 @@ async def test_replicas_that_book_the_same_requests_count_each_once(database: Da
             await booked(database, *messages[start : start + 50])
 
     await asyncio.gather(*(replica() for _ in range(4)))
-    assert await rows(database, BOOKED) == [(200, 2000, 600)]
-    assert await rows(database, "SELECT sum(quantity) FROM served_usage") == [(2600,)]
-    times = await rows(database, "SELECT id, virtual_time * weight FROM tenants ORDER BY id")
+    assert await select(database, BOOKED) == [(200, 2000, 600)]
+    assert await select(database, "SELECT sum(quantity) FROM served_usage") == [(2600,)]
+    times = await select(database, "SELECT id, virtual_time * weight FROM tenants ORDER BY id")
     assert times == [(tenant, 13 * sum(one.tenant == tenant for one in messages)) for tenant in ("acme", "globex")]
     assert await broken(database) == []
 
@@ -187,11 +182,11 @@ async def test_request_that_ends_while_a_price_is_set_waits_for_it(database: Dat
         waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
         async def is_decided() -> bool:
-            return booking.done() or bool(await rows(database, waiting))
+            return booking.done() or bool(await select(database, waiting))
 
         await eventually(is_decided)
     await booking
-    assert await rows(database, "SELECT kind, money FROM served_usage ORDER BY kind") == [("served_prompt", 20), ("served_sampled", 0)]
+    assert await select(database, "SELECT kind, money FROM served_usage ORDER BY kind") == [("served_prompt", 20), ("served_sampled", 0)]
     assert await broken(database) == []
 
 
@@ -202,13 +197,13 @@ async def test_deleted_tenant_leaves_what_it_paid_and_no_request(database: Datab
         assert await deleted.begin_tenant(tx.connection, "acme", 1, "q")
         await deleted.count_tenant(tx.connection, "acme", 0)
         await deleted.finish_tenant(tx.connection, "acme")
-    assert await rows(database, "SELECT tenant, request FROM served_requests") == [("globex", "r2")]
-    assert await rows(database, "SELECT tenant, kind, quantity FROM tenant_invoice WHERE tenant = 'acme' ORDER BY kind") == [
+    assert await select(database, "SELECT tenant, request FROM served_requests") == [("globex", "r2")]
+    assert await select(database, "SELECT tenant, kind, quantity FROM tenant_invoice WHERE tenant = 'acme' ORDER BY kind") == [
         ("acme", "served_prompt", 10),
         ("acme", "served_sampled", 3),
     ]
     await booked(database, ended("r3"))
-    assert await rows(database, "SELECT sum(quantity) FROM served_usage WHERE tenant = 'acme'") == [(26,)], "it was given these"
+    assert await select(database, "SELECT sum(quantity) FROM served_usage WHERE tenant = 'acme'") == [(26,)], "it was given these"
     assert await broken(database) == []
 
 
@@ -222,8 +217,8 @@ async def test_requests_of_past_days_are_forgotten_and_their_tokens_are_not(data
             row = f"('{request}', 'acme', 'tiny', 'a', 1, 0, 1, 0, 1, {at})"
             await tx.connection.execute(text(f"INSERT INTO served_requests ({columns}) VALUES {row}"))
         await served.forget_requests(tx.connection)
-    assert await rows(database, "SELECT request FROM served_requests ORDER BY 1") == [("first",), ("r1",)]
-    assert await rows(database, "SELECT sum(quantity) FROM tenant_invoice") == [(13,)]
+    assert await select(database, "SELECT request FROM served_requests ORDER BY 1") == [("first",), ("r1",)]
+    assert await select(database, "SELECT sum(quantity) FROM tenant_invoice") == [(13,)]
 
 
 async def test_served_tokens_count_for_the_limit_of_tokens(database: Database) -> None:
@@ -237,8 +232,7 @@ async def test_served_tokens_count_for_the_limit_of_tokens(database: Database) -
 async def test_a_budgets_period_begins_with_what_was_served_in_it(database: Database) -> None:
     await tenants(database)
     await booked(database, ended("r1"))
-    async with database.transaction() as tx:
-        await tx.connection.execute(text("UPDATE served_usage SET day = day - 40"))
+    await execute(database, "UPDATE served_usage SET day = day - 40")
     await booked(database, ended("r2"))
     async with database.transaction() as tx:
         for period in ("day", "total"):

@@ -15,8 +15,8 @@ from scheduler_svc import plan
 from scheduler_svc.accelerators.decisions.advice import MOST_VISITS, ORDER_S, Accelerator, advice, profile_of, switches_s
 from scheduler_svc.accelerators.decisions.load import Profile
 from scheduler_svc.accelerators.decisions.state import MemoryBudget
+from tests.support.paths import ROOT
 
-REPOSITORY = Path(__file__).parents[3]
 PLENTY = [Accelerator("one", MemoryBudget(2**62, 2**62))]
 
 
@@ -159,7 +159,7 @@ def test_program_says_where_nothing_is_known_of_switches(
 
 def test_signs_of_simulated_cells_are_said_before() -> None:
     """A fourth of the published cells: those with four tasks a pool, in which most wrong signs were."""
-    found = json.loads((REPOSITORY / "bench/results/plex-cells.json").read_text())
+    found = json.loads((ROOT / "bench/results/plex-cells.json").read_text())
     rights = list[bool]()
     for row in found["rows"]:
         if row["tasks"] == 4:

@@ -19,7 +19,7 @@ from scheduler_svc.training.decisions.admission import (
 )
 from scheduler_svc.training.decisions.batching import LiveGroup, groups_for_step, stale_groups
 from scheduler_svc.training.decisions.retention import RetentionWindow
-from tests.scheduler.stages import spec as task
+from tests.support.scheduler.stages import spec as task
 
 PLENTY = {"tiny": Capacity(sequences=10**9, kv_tokens=10**12)}
 

@@ -19,8 +19,8 @@ from scheduler_svc.training.decisions.admission import GUARANTEED_FRACTION, MinS
 from scheduler_svc.training.decisions.evaluation import PlannedGroups
 from scheduler_svc.training.decisions.pool_load import PoolTimes
 from scheduler_svc.training.queries import evaluations, tasks
-from tests.conftest import eventually
-from tests.scheduler.stages import Stages, running_world, spec
+from tests.support.scheduler.stages import Stages, running_world, spec
+from tests.support.waiting import eventually
 
 GROUPS = 24
 """Groups that fit into the pool."""

@@ -4,26 +4,10 @@ import pytest
 
 from common.bus import Bus
 from scheduler_svc.training.decisions import pool_load
-from scheduler_svc.training.decisions.pool_load import ADJUSTMENT_S, OversubscriptionController, PoolLoad
-from tests.conftest import eventually
-from tests.scheduler.stages import Stages, running_world, spec
-
-MIN_FACTOR, MAX_FACTOR = 1.5, 8.0
-
-
-class Watched:
-    """A controller with its own clock."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-        self.controller = OversubscriptionController(MIN_FACTOR, MAX_FACTOR)
-
-    def after(self, seconds: float, *, sampled: float, used: float = 1.0, spent: float = 0.1) -> float:
-        """The factor after observing these values every second, with samplers of 100 sequences."""
-        for _ in range(round(seconds)):
-            self.now_s += 1.0
-            self.controller.observe("tiny", PoolLoad(100, sampled, used, spent), self.now_s)
-        return self.controller.factor("tiny")
+from scheduler_svc.training.decisions.pool_load import ADJUSTMENT_S
+from tests.scheduler.decisions.watching import MAX_FACTOR, MIN_FACTOR, Watched
+from tests.support.scheduler.stages import Stages, running_world, spec
+from tests.support.waiting import eventually
 
 
 def test_factor_rises_stepwise_while_samplers_are_idle_and_it_is_used() -> None:

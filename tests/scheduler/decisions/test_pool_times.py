@@ -7,7 +7,7 @@ from common.streams import REPLICAS_BUCKET
 from scheduler_svc.tenancy.decisions.shares import Capacity
 from scheduler_svc.training.decisions.pool_load import PoolLoad, PoolTimes, capacities
 from scheduler_svc.upkeep.replicas import ReplicaRegistry, Samplers
-from tests.scheduler.decisions.test_oversubscription import MAX_FACTOR, MIN_FACTOR, Watched
+from tests.scheduler.decisions.watching import MAX_FACTOR, MIN_FACTOR, Watched
 
 CLOCKS = {"parked": PoolClock(parked_s=10.0, parked_since_s=95.0), "awake": PoolClock(parked_s=30.0)}
 

@@ -8,8 +8,8 @@ import pytest
 
 from common.bus import Bus
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy, TaskSnapshot, allowances, steps_to_send_together
-from tests.conftest import eventually
-from tests.scheduler.stages import Stages, World, running_world, spec
+from tests.support.scheduler.stages import Stages, World, running_world, spec
+from tests.support.waiting import eventually
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -10,8 +10,8 @@ from common.bus import Bus
 from common.messages import ReplicaReport
 from scheduler_svc.training.decisions.endings import Stall, StepMetrics, TaskWarning, no_progress, warnings_of_steps
 from scheduler_svc.upkeep.stalls import warn_about_stalls
-from tests.conftest import eventually_equals
-from tests.scheduler.stages import Stages, World, running_world, spec
+from tests.support.scheduler.stages import Stages, World, running_world, spec
+from tests.support.waiting import eventually_equals
 
 HEALTHY = StepMetrics(truncated_share=0.2, zero_variance_share=0.1, entropy=2.0, sampler_mismatch=2e-4)
 STALL = Stall(

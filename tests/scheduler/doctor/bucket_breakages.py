@@ -6,7 +6,7 @@ from common import streams
 from common.messages import HttpKey, ProcessLife
 from common.messages.lives import life_key
 from scheduler_svc.training.aliases import find_aliases
-from tests.scheduler.finished import Copy
+from tests.support.scheduler.finished import Copy
 
 HTTP_KEY = HttpKey(digest="d" * 64, tenant="acme", role="owner", name="k", key="U" + "D" * 55, ends=None, token="a.b.c")
 

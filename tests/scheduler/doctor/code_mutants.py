@@ -12,7 +12,7 @@ from scheduler_svc.doctor import blob_rules, runner, stream_rules
 from scheduler_svc.doctor.runner import Depth
 from tests.scheduler.doctor import store_breakages
 from tests.scheduler.doctor.mutant import Mutant, MutantCounts
-from tests.scheduler.finished import QUIESCENT, Copy, Finished, copied
+from tests.support.scheduler.finished import QUIESCENT, Copy, Finished, copied
 
 LIMIT_S = 60.0
 """Maximum duration of an examination by a mutant."""

@@ -12,13 +12,14 @@ import tempfile
 from pathlib import Path
 
 from scheduler_svc.doctor import blob_rules, runner
-from tests.conftest import migrated, running_postgres
 from tests.scheduler.doctor.code_mutants import try_modules
 from tests.scheduler.doctor.mutant import MutantCounts
 from tests.scheduler.doctor.query_mutants import try_queries
-from tests.scheduler.finished import Finished, finish
+from tests.support.paths import ROOT
+from tests.support.postgres import migrated, running_postgres
+from tests.support.scheduler.finished import Finished, finish
 
-PAGE = Path(__file__).parents[3] / "docs" / "durability.md"
+PAGE = ROOT / "docs" / "durability.md"
 BEGIN, END = "<!-- doctor's mutants: begin -->", "<!-- doctor's mutants: end -->"
 
 MEMBERS = "every group has one trajectory for each member"

@@ -30,8 +30,8 @@ from tests.scheduler.doctor.bucket_breakages import (
     tell_of_another_token,
     work_after_three_deaths,
 )
-from tests.scheduler.finished import QUIESCENT, Copy, store
-from tests.scheduler.stages import scored, updated
+from tests.support.scheduler.finished import QUIESCENT, Copy, store
+from tests.support.scheduler.stages import scored, updated
 
 Change = Callable[[Copy], Awaitable[None]]
 

@@ -19,12 +19,12 @@ from scheduler_svc.doctor import blob_rules, database_rules, stream_rules
 from scheduler_svc.doctor.runner import RULES, Depth
 from scheduler_svc.doctor.violation import Violation
 from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
-from tests.conftest import eventually
 from tests.scheduler.doctor import database_breakages, mutations, store_breakages
 from tests.scheduler.doctor.store_breakages import Change
-from tests.scheduler.finished import QUIESCENT, WAITING, Finished, broken_rules, clean, copied, finish, settled, stages, store
-from tests.scheduler.stages import running_world, spec
-from tests.services import without_settings
+from tests.support.scheduler.finished import QUIESCENT, WAITING, Finished, broken_rules, clean, copied, finish, settled, stages, store
+from tests.support.scheduler.stages import running_world, spec
+from tests.support.services import without_settings
+from tests.support.waiting import eventually
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

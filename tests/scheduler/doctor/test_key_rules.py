@@ -10,7 +10,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from sqlalchemy import text
 
 from common.access.claims import deletion_token
 from common.access.folder import SYSTEM
@@ -19,23 +18,20 @@ from scheduler_svc.base.database import Database
 from scheduler_svc.doctor import key_rules
 from scheduler_svc.doctor.key_rules import ACCOUNTS, READABLE, REVOKED
 from scheduler_svc.doctor.violation import Violation
-from tests.common.access.keyed import TENANTS, Keyed, keyed_server
 from tests.scheduler.doctor.code_mutants import RULES_OF, loaded, mutants_of_module
-from tests.services import without_settings
+from tests.support.keyed import TENANTS, Keyed, keyed_server
+from tests.support.scheduler.statements import Queried
+from tests.support.services import without_settings
 
 KEY = "U" + "A" * 55
 RULES = {"examine_folder": (READABLE,), "read_accounts": (ACCOUNTS, REVOKED), "examine_accounts": (ACCOUNTS, REVOKED)}
 
 
 @dataclass(frozen=True)
-class World:
+class World(Queried):
     keyed: Keyed
     database: Database
     system: Bus
-
-    async def execute(self, statement: str) -> None:
-        async with self.database.transaction() as tx:
-            await tx.connection.execute(text(statement))
 
     async def broken(self) -> set[str]:
         return {violation.rule for violation in await self.violations(key_rules) or ()}

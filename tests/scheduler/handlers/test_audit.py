@@ -35,9 +35,9 @@ from common.messages import (
     UploadPackage,
 )
 from scheduler_svc.base.audit import DOWNLOADS
-from tests.conftest import eventually
-from tests.scheduler.ask.asking import Asker, asker, world_with_blobs
-from tests.scheduler.stages import World, spec
+from tests.support.scheduler.asking import Asker, asker, world_with_blobs
+from tests.support.scheduler.stages import World, spec
+from tests.support.waiting import eventually
 
 OWNER, KEY, NEXT = ("U" + letter * 55 for letter in "ABC")
 ACCOUNT = "A" + "B" * 55

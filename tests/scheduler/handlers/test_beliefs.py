@@ -9,10 +9,10 @@ from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import EnvironmentChecked, TrainBatch, WeightUpdated
 from scheduler_svc.upkeep.stalls import resend_lost_steps
-from tests.conftest import eventually
-from tests.scheduler.handlers.test_dead_letters import recorded
-from tests.scheduler.maintenance.test_step_rescuer import forget_message_ids
-from tests.scheduler.stages import Stages, World, running_world, scored, spec, updated
+from tests.scheduler.gated import forget_message_ids
+from tests.support.scheduler.dead_letters import recorded
+from tests.support.scheduler.stages import Stages, World, running_world, scored, spec, updated
+from tests.support.waiting import eventually
 
 LETTERS = "SELECT reason FROM dead_letters ORDER BY sequence"
 

@@ -26,32 +26,15 @@ from common.messages import (
 from marlaas.client import Client, ClientError
 from scheduler_svc.base.database import Database
 from scheduler_svc.training.results.dead_letters import read_resend_request, resend
-from tests.conftest import at_work, eventually, eventually_equals, message_on
-from tests.scheduler.stages import Stages, World, running_world, scored, spec, updated
-
-
-async def dead_letter(bus: Bus, stage: str, task: str, out: Outgoing, *, sequence: int = 0, body: bytes | None = None) -> int:
-    """Publish a dead letter about `out`; returns its number."""
-    letter = DeadLetter(
-        stage=stage,
-        subject=out.subject,
-        reason="disk full",
-        attempts=5,
-        headers={streams.KIND_HEADER: out.message.kind, **out.headers},
-        body=out.message.encode() if body is None else body,
-        sequence=sequence,
-    )
-    return await bus.publish(Outgoing(streams.failed(stage, task), letter, f"letter:{stage}:{out.message_id}"))
+from tests.support.buses import message_on
+from tests.support.scheduler.dead_letters import dead_letter, recorded
+from tests.support.scheduler.stages import Stages, running_world, scored, spec, updated
+from tests.support.waiting import at_work, eventually, eventually_equals
 
 
 def turn_of(task: str) -> Outgoing:
     """A message of the stage `turn`, whose body matters not."""
     return Outgoing(streams.turn("toy", task, "0-0"), ControlTask(task=task, tenant="acme"), f"turn:{task}")
-
-
-async def recorded(world: World, letters: int) -> None:
-    """Wait until PostgreSQL has so many dead letters."""
-    await world.rows_become("SELECT count(*) FROM dead_letters", [(letters,)])
 
 
 async def test_dead_letters_are_counted_in_the_status_and_listed_with_their_reason(bus: Bus, nats_url: str, database_url: str) -> None:

@@ -5,15 +5,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import text
-
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Outgoing
 from common.messages import ControlTask, Event, PruneTasks, SubmitTask, TaskStatus
-from tests.conftest import eventually
-from tests.scheduler.finished import clean, settled, stages
-from tests.scheduler.stages import World, running_world, spec
+from tests.support.scheduler.finished import clean, settled, stages
+from tests.support.scheduler.stages import World, running_world, spec
+from tests.support.waiting import eventually
 
 CONSUMED = "prompt_tokens, sampled_tokens, trained_tokens, evaluation_tokens"
 NOTHING_TRAINED = {"task_count": 0, "task_bytes": 0, "blobs": 0, "blob_bytes": 0}
@@ -128,8 +126,7 @@ async def test_prune_deletes_what_its_dry_run_lists(bus: Bus, database_url: str,
             await finish(world, task, tenant=tenant)
         await clean(world)
         assert (await pruned(world, "nothing", dry_run=True)).items() >= NOTHING_TRAINED.items()
-        async with world.database.transaction() as tx:
-            await tx.connection.execute(text("UPDATE tasks SET ended_at = now() - interval '1 day' WHERE id IN ('old', 'other')"))
+        await world.execute("UPDATE tasks SET ended_at = now() - interval '1 day' WHERE id IN ('old', 'other')")
         repeated = stages(bus, tmp_path)
         await repeated.store("new", 3, "of a step that was trained twice")
         sizes = {blob.name: blob.size_bytes for blob in await Blobs(bus).listed()}

@@ -30,9 +30,10 @@ from scheduler_svc.upkeep.deletion.storage import needed_blobs
 from scheduler_svc.upkeep.outbox import OutboxRelay
 from scheduler_svc.upkeep.replicas import ReplicaRegistry
 from scheduler_svc.verbs import jobs
-from tests.conftest import at_work, eventually
-from tests.scheduler.finished import clean, settled, stages
-from tests.scheduler.stages import POOLS, running_world, spec, within
+from tests.support.scheduler.finished import clean, settled, stages
+from tests.support.scheduler.stages import POOLS, running_world, spec, within
+from tests.support.scheduler.statements import execute
+from tests.support.waiting import at_work, eventually
 
 OFFER = Catalog(POOLS, {"toy"})
 ROUNDS = 12
@@ -120,8 +121,7 @@ async def scene(bus: Bus, database_url: str, folder: Path) -> AsyncGenerator[Sce
         await world.run("second", spec(start={"task": "a", "version": 1}, steps=1))
         await settled(world)
     async with await Database.connect(database_url) as database:
-        async with database.transaction() as tx:
-            await tx.connection.execute(text("""UPDATE tasks SET spec = jsonb_set(spec, '{keep,checkpoints}', '1') WHERE id = 'a'"""))
+        await execute(database, """UPDATE tasks SET spec = jsonb_set(spec, '{keep,checkpoints}', '1') WHERE id = 'a'""")
         relay = OutboxRelay(database, bus)
         async with at_work(relay.run()):
             yield Scene(database, bus, GarbageCollector(database, bus, sweep_s=300), relay)

@@ -10,9 +10,9 @@ from common.bus import Bus, Delivery, Outgoing
 from common.messages import CheckEnvironment, DeadLetter, EnvironmentChecked
 from common.spec import EnvironmentSection
 from scheduler_svc.training.environment_checks import CHECKS_PER_TENANT
-from tests.conftest import eventually, eventually_equals
-from tests.scheduler.canaries import CANARY
-from tests.scheduler.stages import Stages, running_world, spec
+from tests.support.scheduler.canaries import CANARY
+from tests.support.scheduler.stages import Stages, running_world, spec
+from tests.support.waiting import eventually, eventually_equals
 
 MANY = 15
 

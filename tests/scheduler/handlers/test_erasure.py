@@ -7,8 +7,7 @@ import pytest
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus
-from tests.conftest import eventually
-from tests.scheduler.canaries import (
+from tests.support.scheduler.canaries import (
     CANARY,
     everything_published,
     in_streams,
@@ -19,8 +18,9 @@ from tests.scheduler.canaries import (
     planted,
     planting_world,
 )
-from tests.scheduler.finished import LONG, clean
-from tests.scheduler.stages import World, spec
+from tests.support.scheduler.finished import LONG, clean
+from tests.support.scheduler.stages import World, spec
+from tests.support.waiting import eventually
 
 TABLES = {"tasks", "groups", "trajectories", "events", "dead_letters"}
 """Tables with a text of the tenant's."""

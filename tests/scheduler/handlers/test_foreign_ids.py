@@ -10,7 +10,7 @@ from common.bus import Bus, Outgoing
 from common.messages import ControlTask
 from marlaas.client import Client, TaskRejected
 from scheduler_svc.training.queries import tasks
-from tests.scheduler.stages import ControlVerb, Stages, World, running_world, spec, submission
+from tests.support.scheduler.stages import ControlVerb, Stages, World, running_world, spec, submission
 
 ROWS = """
 SELECT 'events' FROM events WHERE tenant = 'globex' UNION ALL SELECT 'numbers' FROM event_numbers WHERE tenant = 'globex'

@@ -18,8 +18,9 @@ from marlaas.client import Client, ClientError
 from scheduler_svc.service import Scheduler
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.verbs.job_intake import JobIntake
-from tests.conftest import at_work, eventually, eventually_equals, message_on
-from tests.scheduler.stages import POOLS, Stages, running_world, spec, submission
+from tests.support.buses import message_on
+from tests.support.scheduler.stages import POOLS, Stages, running_world, spec, submission
+from tests.support.waiting import at_work, eventually, eventually_equals
 
 EARLIER = """
 SELECT count(*) FROM tasks WHERE tenant = 'acme' AND submitted_at < (SELECT submitted_at FROM tasks WHERE id = 'last')

@@ -11,8 +11,8 @@ from common.messages import SubmitTask
 from common.pools import Pool
 from common.spec import parse_spec
 from marlaas.client import Client
-from tests.conftest import eventually
-from tests.scheduler.stages import POOLS, Stages, running_world, spec, submission
+from tests.support.scheduler.stages import POOLS, Stages, running_world, spec, submission
+from tests.support.waiting import eventually
 
 
 async def test_repeated_submission_is_harmless_and_another_spec_is_rejected(bus: Bus, database_url: str) -> None:

@@ -1,7 +1,6 @@
 """Limits of tenants at their bounds: one below, at, and one above. Each takes effect while the scheduler runs."""
 
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +14,10 @@ from common.runtime.service import report_replica
 from common.spec import parse_spec
 from scheduler_svc.tenancy.limits import task_tokens
 from scheduler_svc.tenancy.rates import Grant
-from tests.conftest import at_work, eventually
-from tests.scheduler.handlers.test_tenant_settings import set_tenant
-from tests.scheduler.stages import POOLS, Stages, World, running_world, spec
+from tests.support.paths import ROOT
+from tests.support.scheduler.stages import POOLS, Stages, World, running_world, spec
+from tests.support.scheduler.tenant_settings import set_tenant
+from tests.support.waiting import at_work, eventually
 
 MANY = {"group_size": 2, "groups_per_step": 50}
 TWO_POOLS = {**POOLS, "idle": POOLS["tiny"]}
@@ -223,7 +223,7 @@ async def test_the_first_defaults_are_those_of_the_code(bus: Bus, database_url: 
 
 
 def test_every_limit_is_in_the_docs_with_its_default() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "tenancy.md").read_text()
+    page = (ROOT / "docs" / "tenancy.md").read_text()
     of_http = {name for name in LIMITS if name.endswith(("requests_per_minute", "tokens_per_minute", "max_streams"))}
     assert all(f"`{name}`" in page for name in of_http)
     for name, kind in LIMITS.items():

@@ -1,27 +1,12 @@
 """Weights and limits of tenants, changed while the scheduler runs."""
 
-from typing import Any
-
-from common import streams
-from common.bus import Bus, Outgoing
+from common.bus import Bus
 from common.limits import LIMITS
-from common.messages import Event, LimitValue, SetTenant
-from tests.conftest import eventually
-from tests.scheduler.stages import Stages, World, running_world, spec
+from tests.support.scheduler.stages import Stages, running_world, spec
+from tests.support.scheduler.tenant_settings import set_tenant
+from tests.support.waiting import eventually
 
 GROUPS = {"group_size": 2, "groups_per_step": 50}
-
-
-async def set_tenant(world: World, request: str, tenant: str = "acme", **values: Any) -> dict[str, Any]:
-    """Data of the answer."""
-    limits = [LimitValue(of=name, value=values.pop(name)) for name in LIMITS if name in values]
-    message = SetTenant(tenant=None if tenant == streams.EVERY_TENANT else tenant, request=request, limits=limits, **values)
-    await world.bus.publish(Outgoing(streams.set_tenant(tenant), message, f"set:{request}"))
-    async for delivery in world.bus.streams.follow(streams.EVENTS, streams.events(tenant, "none")):
-        event = delivery.read(Event)
-        if event.event == "tenant" and event.data["request"] == request:
-            return event.data
-    raise AssertionError(request)
 
 
 async def test_limits_are_set_shown_and_removed(bus: Bus, database_url: str) -> None:

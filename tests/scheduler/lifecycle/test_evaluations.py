@@ -12,7 +12,6 @@ from common.errors import Reject
 from common.messages import DeadLetter, GroupContext, OpenGroup
 from common.messages.prompts import FIRST_EVALUATION_GROUP as FIRST_GROUP
 from common.spec import Protocol, parse_spec
-from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.training import evaluations
 from scheduler_svc.training.decisions.evaluation import (
     FIRST_ROW,
@@ -27,8 +26,9 @@ from scheduler_svc.training.decisions.evaluation import (
 )
 from scheduler_svc.training.queries import tasks
 from scheduler_svc.upkeep.deletion.storage import needed_blobs
-from tests.conftest import eventually
-from tests.scheduler.stages import Stages, World, running_world, spec
+from tests.scheduler.lifecycle.evaluating import clean, evaluates
+from tests.support.scheduler.stages import Stages, running_world, spec
+from tests.support.waiting import eventually
 
 # ---------------------------------------------------------------------------------------------------------------- pure
 
@@ -88,19 +88,9 @@ def test_sections_that_make_no_sense_are_refused(sections: dict[str, Any], reaso
 # ---------------------------------------------------------------------------------------------------------- scheduler
 
 
-def evaluates(group: GroupContext) -> bool:
-    return group.group >= FIRST_GROUP
-
-
 def reward_of(answer: Callable[[int], float]) -> Callable[[GroupContext, int], float]:
     """Rewards: 0 and 1 in training, `answer` of the version in evaluations."""
     return lambda group, member: answer(group.version) if evaluates(group) else float(member)
-
-
-async def clean(world: World) -> None:
-    """Check the doctor's rules about PostgreSQL."""
-    async with world.database.transaction() as tx:
-        assert await examine_database(tx.connection) == []
 
 
 async def test_trained_versions_answer_held_out_prompts_beside_training(bus: Bus, database_url: str) -> None:

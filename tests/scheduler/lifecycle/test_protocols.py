@@ -27,8 +27,8 @@ from scheduler_svc.training.decisions.evaluation import (
 from scheduler_svc.training.queries import evaluations, tasks
 from scheduler_svc.training.queries.candidates import evaluation_candidates
 from scheduler_svc.upkeep.deletion.storage import needed_blobs
-from tests.scheduler.lifecycle.test_evaluations import clean, evaluates
-from tests.scheduler.stages import Stages, World, running_world, spec
+from tests.scheduler.lifecycle.evaluating import clean, evaluates
+from tests.support.scheduler.stages import Stages, World, running_world, spec
 
 GREEDY_AND_SAMPLED: dict[str, Any] = {
     "every": 2,

@@ -8,7 +8,7 @@ from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import UNSUPPORTED, DeadLetter
 from scheduler_svc.training.decisions.endings import MIN_FAILURES_TO_FAIL
-from tests.scheduler.stages import Stages, running_world, scored, spec
+from tests.support.scheduler.stages import Stages, running_world, scored, spec
 
 
 async def test_failed_member_voids_its_group_which_is_refilled(bus: Bus, database_url: str) -> None:

@@ -8,8 +8,8 @@ from common.messages import DeadLetter, ReplicaReport, WhyAnswer
 from scheduler_svc.tenancy.decisions.shares import Capacity
 from scheduler_svc.training.decisions.waiting import Cause, Kind
 from scheduler_svc.training.waiting import why
-from tests.scheduler.ask.asking import asker
-from tests.scheduler.stages import Stages, World, running_world, spec
+from tests.support.scheduler.asking import asker
+from tests.support.scheduler.stages import Stages, World, running_world, spec
 
 REPORTS = [
     ReplicaReport(replica="one", service="env", families=["toy"]),

@@ -8,11 +8,11 @@ from common.bus import Bus
 from common.messages import ProcessLife, ReplicasAnswer, WhyAnswer
 from common.messages.lives import LIVES, life_key
 from scheduler_svc.upkeep.replicas import KEPT_S, forget_lives
-from tests.conftest import eventually, eventually_equals
-from tests.gateway.serving import client, gateway
-from tests.marlaas.command import marlaas
-from tests.scheduler.ask.asking import asker
-from tests.scheduler.stages import Stages, World, running_world, spec
+from tests.support.gateway.serving import client, gateway
+from tests.support.marlaas.command import marlaas
+from tests.support.scheduler.asking import asker
+from tests.support.scheduler.stages import Stages, World, running_world, spec
+from tests.support.waiting import eventually, eventually_equals
 
 CAUSE = "key 'trainer' may not publish $JS.FC.OBJ_blobs"
 DEATHS = "SELECT data->>'replica', data->>'cause', (data->>'deaths')::int, (data->>'faulty')::bool FROM events WHERE event = 'death'"

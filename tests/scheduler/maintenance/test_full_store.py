@@ -12,9 +12,9 @@ from common.blobs import ROOM, Blobs, StoreUsage
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import Unavailable
 from scheduler_svc.upkeep.deletion.storage import is_alarming
-from tests.conftest import eventually
-from tests.scheduler.finished import StagesWithBlobs, clean
-from tests.scheduler.stages import World, running_world, spec
+from tests.support.scheduler.finished import StagesWithBlobs, clean
+from tests.support.scheduler.stages import World, running_world, spec
+from tests.support.waiting import eventually
 
 BLOB_BYTES = 11_000
 """Bytes that one blob takes in the store: content of 10,240, and its name."""

@@ -19,9 +19,9 @@ from scheduler_svc.training.queries.tasks import find_task
 from scheduler_svc.training.results import weight_updates
 from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
 from scheduler_svc.upkeep.deletion.storage import needed_blobs, superseded_blobs
-from tests.conftest import at_work, eventually, eventually_equals
-from tests.scheduler.maintenance.test_store_consistency import trained
-from tests.scheduler.stages import Stages, World, running_world, scored, spec
+from tests.scheduler.maintenance.progress import trained
+from tests.support.scheduler.stages import Stages, World, running_world, scored, spec
+from tests.support.waiting import at_work, eventually, eventually_equals
 
 
 async def test_finished_task_leaves_no_message(bus: Bus, database_url: str) -> None:

@@ -13,7 +13,7 @@ from scheduler_svc.base.database import Database
 from scheduler_svc.base.transaction import OutboxMessage
 from scheduler_svc.upkeep import outbox
 from scheduler_svc.upkeep.outbox import OutboxRelay, OutboxRow, superseded_rows
-from tests.conftest import at_work, eventually
+from tests.support.waiting import at_work, eventually
 
 
 def test_values_stored_before_an_older_one_are_found() -> None:

@@ -1,34 +1,21 @@
 """Retention by the days of a tenant, with a clock that is moved; real NATS and PostgreSQL."""
 
-import time
 from pathlib import Path
 
 from common import streams
-from common.blobs import Blobs
 from common.bus import Bus
-from tests.conftest import eventually
-from tests.scheduler.canaries import everything_published, in_streams, in_tables, planted, planting_world
-from tests.scheduler.finished import clean
-from tests.scheduler.handlers.test_tenant_settings import set_tenant
-from tests.scheduler.stages import World, spec
-
-DAY_S = 86_400.0
-
-
-async def at_day(world: World, day: float) -> None:
-    """Set NATS's clock to so many days from now, and let the scheduler look."""
-    world.bus.clock._ahead_s = time.time() - time.monotonic() + day * DAY_S  # pyright: ignore[reportPrivateUsage]
-    await world.scheduler.apply_retention()
+from tests.support.scheduler.canaries import everything_published, in_streams, in_tables, planted, planting_world
+from tests.support.scheduler.finished import clean
+from tests.support.scheduler.retention import at_day, kinds
+from tests.support.scheduler.stages import World, spec
+from tests.support.scheduler.tenant_settings import set_tenant
+from tests.support.waiting import eventually
 
 
 async def swept(world: World) -> None:
     """Wait until the doctor finds nothing, once members that were scored after the last step are deleted."""
     await world.scheduler._collector.sweep()  # pyright: ignore[reportPrivateUsage]
     await clean(world)
-
-
-async def kinds(world: World, task: str) -> set[str]:
-    return {blob.name.split(".")[2].partition("-")[0] for blob in await Blobs(world.bus).listed() if blob.name.startswith(f"{task}.")}
 
 
 async def expiring(world: World, task: str) -> list[object]:

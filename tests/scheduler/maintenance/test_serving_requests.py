@@ -4,9 +4,9 @@ from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import AdapterRef, BlobRef, Canary, ServedSampling, ServeRequest
 from scheduler_svc.doctor.stream_rules import ORPHANS
-from tests.conftest import eventually_equals
-from tests.scheduler.finished import broken_rules
-from tests.scheduler.stages import Stages, running_world
+from tests.support.scheduler.finished import broken_rules
+from tests.support.scheduler.stages import Stages, running_world
+from tests.support.waiting import eventually_equals
 
 BLOB = BlobRef(name="a.v1.adapter-0", size_bytes=1, sha256="0" * 64)
 

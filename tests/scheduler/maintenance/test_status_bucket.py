@@ -10,8 +10,8 @@ from scheduler_svc.base.database import Database
 from scheduler_svc.doctor.runner import examine
 from scheduler_svc.doctor.stream_rules import STATUS
 from scheduler_svc.upkeep.deletion.sweeps import STATUSES_KEY, make_room_for_statuses
-from tests.scheduler.finished import QUIESCENT
-from tests.scheduler.stages import Stages, running_world, spec
+from tests.support.scheduler.finished import QUIESCENT
+from tests.support.scheduler.stages import Stages, running_world, spec
 
 TASKS = streams.TASKS_BUCKET
 

@@ -1,28 +1,12 @@
 """Steps whose message to the trainer is lost are resent and count once; no other step is resent."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
-
 from common import streams
-from common.bus import Bus, Delivery, Outgoing
+from common.bus import Bus
 from scheduler_svc.base.database import Database
 from scheduler_svc.upkeep.stalls import resend_lost_steps
-from tests.conftest import eventually, eventually_equals
-from tests.scheduler.stages import Stages, World, running_world, spec, updated
-
-
-async def forget_message_ids(bus: Bus) -> None:
-    """Shorten the two minutes for which NATS remembers message ids."""
-    js = bus.blobs_context()
-    for stream in (streams.BATCHES, streams.WEIGHTS):
-        config = (await js.stream_info(stream.name)).config
-        await js.update_stream(config.evolve(duplicate_window=0.1))
-
-
-async def is_relayed(world: World, backlog: int) -> bool:
-    """Whether the outbox is empty, and `backlog` batches are unacknowledged."""
-    return await world.bus.streams.backlog(streams.BATCHES) == backlog and await world.rows("SELECT id FROM outbox") == []
+from tests.scheduler.gated import GatedStages, forget_message_ids, is_relayed
+from tests.support.scheduler.stages import Stages, running_world, spec, updated
+from tests.support.waiting import eventually, eventually_equals
 
 
 async def test_step_whose_message_is_lost_is_resent_and_counts_once(bus: Bus, database_url: str) -> None:
@@ -46,18 +30,6 @@ async def test_step_whose_message_is_lost_is_resent_and_counts_once(bus: Bus, da
         await world.event("a", "finished")
         assert await world.rows("SELECT version, state FROM steps ORDER BY version") == [(0, "trained"), (1, "trained")]
         assert not await resend_lost_steps(world.database, bus, age_s=0)
-
-
-@dataclass
-class GatedStages(Stages):
-    """Stages whose trainer waits for a gate to open."""
-
-    gate: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def train(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
-        await self.gate.wait()
-        async for out in super().train(delivery):
-            yield out
 
 
 async def test_step_that_the_trainer_is_handling_is_not_resent(bus: Bus, database_url: str) -> None:

@@ -27,8 +27,12 @@ from scheduler_svc.training.queries import tasks as task_queries
 from scheduler_svc.training.termination import void_live_groups
 from scheduler_svc.upkeep import outbox
 from scheduler_svc.upkeep.outbox import HighWaterMark, OutboxRelay, Relayed
-from tests.conftest import HASTY, as_role, eventually, running
-from tests.scheduler.stages import Stages, World, running_world, spec
+from tests.scheduler.maintenance.progress import trained
+from tests.support.buses import HASTY
+from tests.support.postgres import as_role
+from tests.support.scheduler.stages import Stages, World, running_world, spec
+from tests.support.servers import running
+from tests.support.waiting import eventually
 
 OURS = Relayed("ours", 7)
 STEPS = 30
@@ -79,11 +83,6 @@ async def refuses_to_start(database_url: str, bus: Bus) -> str:
         found = await outbox.compare(database, bus)
         assert found is not None
         return found
-
-
-async def trained(world: World, task: str, version: int) -> None:
-    """Wait until the task has reached a version."""
-    await world.rows_become(f"SELECT version >= {version} FROM tasks WHERE id = '{task}'", [(True,)])
 
 
 async def store_checkpoints(bus: Bus, database: Database) -> None:

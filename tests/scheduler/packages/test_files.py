@@ -12,8 +12,8 @@ from common.client_api.asking import Door, UnknownHere
 from common.client_api.errors import ClientError
 from common.client_api.tenancy.files import Files
 from common.messages import PART_BYTES, AskFileChunk, ChunkAnswer, LimitValue, SetTenant, UploadFile, file_blob, file_id
-from tests.scheduler.packages.uploads import WHEEL, PackageStages, answer, delete, digest_of, parts, send
-from tests.scheduler.stages import World, running_world, spec
+from tests.support.scheduler.stages import World, running_world, spec
+from tests.support.scheduler.uploads import WHEEL, PackageStages, answer, delete, digest_of, parts, send
 
 
 def rows(number: int, **more: Any) -> bytes:

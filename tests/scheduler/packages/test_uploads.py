@@ -17,9 +17,9 @@ from scheduler_svc.uploads import package_jobs as handlers
 from scheduler_svc.uploads.package_jobs import clean_packages
 from scheduler_svc.uploads.package_queries import Key
 from scheduler_svc.uploads.packages import finish_deletion
-from tests.conftest import eventually
-from tests.scheduler.packages.uploads import WHEEL, PackageStages, answer, delete, digest_of, part, parts, send, serving_own, upload
-from tests.scheduler.stages import running_world, spec
+from tests.support.scheduler.stages import running_world, spec
+from tests.support.scheduler.uploads import WHEEL, PackageStages, answer, delete, digest_of, part, parts, send, serving_own, upload
+from tests.support.waiting import eventually
 
 DIGEST = digest_of(WHEEL)
 OWN = {"environment": {"name": "own:game"}}

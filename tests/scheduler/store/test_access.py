@@ -13,7 +13,7 @@ from marlaas.stack import servers
 from scheduler_svc.base import rights, roles
 from scheduler_svc.base.rights import TABLES, VIEW_ACCESS, Right, Role
 from scheduler_svc.migrate import migrate
-from tests.conftest import as_role, copied_database
+from tests.support.postgres import as_role, copied_database
 
 RELATIONS = TABLES | VIEW_ACCESS
 TENANTS = ("acme", "globex")

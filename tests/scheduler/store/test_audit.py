@@ -9,8 +9,9 @@ from scheduler_svc.base import audit
 from scheduler_svc.base.audit import Accepted, Refused, accepted, actor_of, refused
 from scheduler_svc.base.database import Database
 from scheduler_svc.migrate import migrate
-from tests.conftest import as_role
-from tests.scheduler.canaries import CANARY
+from tests.support.postgres import as_role
+from tests.support.scheduler.canaries import CANARY
+from tests.support.scheduler.statements import execute, select
 
 KEY = "U" + "A" * 55
 JOB = actor_of(f"jobs.cancel.acme.{KEY}", 7)
@@ -28,8 +29,7 @@ CHANGES = (
 
 @pytest.fixture
 async def acme(database: Database) -> Database:
-    async with database.transaction() as tx:
-        await tx.connection.execute(text("INSERT INTO tenants (id) VALUES ('acme'), ('globex')"))
+    await execute(database, "INSERT INTO tenants (id) VALUES ('acme'), ('globex')")
     return database
 
 
@@ -39,8 +39,7 @@ async def record(database: Database, *entries: Accepted | Refused) -> None:
 
 
 async def rows(database: Database, query: str = ROWS) -> list[tuple[object, ...]]:
-    async with database.transaction() as tx:
-        return [tuple(row) for row in await tx.connection.execute(text(query))]
+    return await select(database, query)
 
 
 async def test_rows_are_written_with_the_effect_or_not_at_all(acme: Database) -> None:

@@ -9,8 +9,8 @@ from common.bus import Bus
 from common.messages import Event
 from scheduler_svc.base.database import Database
 from scheduler_svc.upkeep import outbox
-from tests.scheduler.finished import settled, stages
-from tests.scheduler.stages import running_world
+from tests.support.scheduler.finished import settled, stages
+from tests.support.scheduler.stages import running_world
 
 
 async def numbers(database: Database, task: str = "a") -> list[tuple[str, int]]:

@@ -6,7 +6,7 @@ from scheduler_svc.tenancy.billing import ledger
 from scheduler_svc.tenancy.billing.ledger import Entry
 from scheduler_svc.training.queries import tasks
 from scheduler_svc.training.queries.progress import progress_of
-from tests.scheduler.stages import spec
+from tests.support.scheduler.stages import spec
 
 
 async def test_usage_recorded_twice_counts_once(database: Database) -> None:

@@ -21,8 +21,8 @@ from scheduler_svc.training.queries import candidates, deadlines, evaluations, g
 from scheduler_svc.training.queries.progress import LATEST_GROUPS, progress_of
 from scheduler_svc.training.results import weight_updates
 from scheduler_svc.upkeep.deletion.storage import superseded_blobs
-from tests.conftest import as_role, copied_database, database_copy
-from tests.scheduler.stages import spec, updated
+from tests.support.postgres import as_role, copied_database, database_copy
+from tests.support.scheduler.stages import spec, updated
 
 TASKS, PAST = 20, 400
 MAX_ROWS = 4 * TASKS

@@ -14,6 +14,7 @@ from scheduler_svc.base.tables import tasks, tenants
 from scheduler_svc.base.transaction import OutboxMessage
 from scheduler_svc.upkeep import outbox
 from tests.scheduler.wire import database_behind_wire
+from tests.support.scheduler.statements import execute
 
 ADD = Statement(insert(tenants).values(id=given("of_tenant")))
 NAMES = Statement(select(tenants.c.id, (func.length(tenants.c.id) + literal(1)).label("longer")).order_by(tenants.c.id))
@@ -99,8 +100,7 @@ async def test_posted_messages_leave_in_order_and_only_with_their_transaction(da
             async with database.transaction() as tx:
                 tx.post([OutboxMessage("lost", event, "lost")])
                 raise ZeroDivisionError
-        async with database.transaction() as tx:
-            await tx.connection.execute(text("SELECT 1"))
+        await execute(database, "SELECT 1")
     async with database.transaction() as tx:
         tx.post([OutboxMessage("first", event, "1"), OutboxMessage("second", event, "2", {"more": "ä"}, as_json=True)])
         tx.emit_event("acme", "a", "paused", {"reason": "why"})

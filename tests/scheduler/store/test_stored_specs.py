@@ -9,7 +9,7 @@ from common.messages import as_json
 from common.spec import TaskSpec, parse_spec
 from scheduler_svc.base.database import Database
 from scheduler_svc.training.queries import tasks
-from tests.scheduler.stages import spec
+from tests.support.scheduler.stages import spec
 
 NEW = {"overlong": ["per"]}
 """Section → fields that no version stored when the bounds of all losses were those of PPO."""

@@ -12,7 +12,7 @@ from scheduler_svc.base import roles
 from scheduler_svc.base.database import Database
 from scheduler_svc.base.roles import SETTINGS, end_long_sessions
 from scheduler_svc.migrate import migrate
-from tests.conftest import as_role, copied_database
+from tests.support.postgres import as_role, copied_database
 
 
 @pytest.fixture(scope="module")

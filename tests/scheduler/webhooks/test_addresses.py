@@ -12,8 +12,8 @@ from common.errors import Reject
 from scheduler_svc.tenancy.webhooks.addresses import Policy, literal_of, parse_networks, parse_url
 from scheduler_svc.tenancy.webhooks.sender import Failed, Post
 from scheduler_svc.tenancy.webhooks.signing import Sealed, seal, unseal
-from tests.common.bus.test_tls import Authority
 from tests.scheduler.webhooks.receiver import receiver
+from tests.support.tls import Authority
 
 LOCAL = Policy(parse_networks("127.0.0.0/8"), http=True)
 REFUSED = (

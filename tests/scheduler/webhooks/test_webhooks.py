@@ -15,15 +15,15 @@ from marlaas.client import Client, ClientError
 from scheduler_svc.base import deleted
 from scheduler_svc.base import webhook_deliveries as webhooks
 from scheduler_svc.base.database import Database
-from scheduler_svc.tenancy.webhooks.addresses import Policy, WebhookRules, parse_networks
+from scheduler_svc.tenancy.webhooks.addresses import WebhookRules
 from scheduler_svc.tenancy.webhooks.sender import Post, WebhookSender
 from scheduler_svc.tenancy.webhooks.signing import key_of, seal
-from tests.conftest import at_work, eventually
-from tests.gateway.serving import client, gateway
-from tests.scheduler.stages import Stages, World, running_world, spec
 from tests.scheduler.webhooks.receiver import receiver
+from tests.support.gateway.serving import client, gateway
+from tests.support.scheduler.stages import Stages, World, running_world, spec
+from tests.support.scheduler.webhooks import RULES
+from tests.support.waiting import at_work, eventually
 
-RULES = WebhookRules(Policy(parse_networks("127.0.0.0/8"), http=True), b"a key of the deployment")
 ACME = {"tenant": "acme"}
 
 

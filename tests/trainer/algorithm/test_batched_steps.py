@@ -21,7 +21,8 @@ from safetensors.torch import load_file, save_file
 
 from common.errors import Fatal, Reject, Retry, Unavailable
 from common.spec import TaskSpec
-from tests.trainer.conftest import VOCABULARY, make_groups, make_spec, make_trajectory
+from tests.support.trainer.groups import make_groups, make_spec, make_trajectory
+from tests.support.trainer.models import VOCABULARY
 from tests.trainer.steps import BUDGET, DIFFERENT, assert_identical, begin
 from trainer_svc.algorithm.batched_steps import run_steps
 from trainer_svc.algorithm.step import StepResult, step, train_step, weighted_samples

@@ -8,7 +8,7 @@ import pytest
 from common.errors import Reject
 from common.shaping import rank_shares
 from common.spec import TaskSpec
-from tests.trainer.conftest import make_groups, make_spec
+from tests.support.trainer.groups import make_groups, make_spec
 from tests.trainer.steps import begin, changed, step
 from trainer_svc.algorithm.advantage import counted_tokens, shaped_rewards
 from trainer_svc.algorithm.step import weighted_samples

@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from tests.trainer.conftest import make_groups
+from tests.support.trainer.groups import make_groups
 from tests.trainer.steps import BUDGET, DIFFERENT, begin
 from trainer_svc.algorithm.batched_steps import Step, run_steps
 from trainer_svc.algorithm.step import StepResult, scored_passes, step

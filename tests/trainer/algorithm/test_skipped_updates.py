@@ -10,7 +10,7 @@ import torch
 
 from common.errors import Reject
 from common.spec import TaskSpec
-from tests.trainer.conftest import make_groups, make_spec
+from tests.support.trainer.groups import make_groups, make_spec
 from tests.trainer.steps import begin, run, step
 from trainer_svc.algorithm.step import StepResult
 from trainer_svc.batch import Group

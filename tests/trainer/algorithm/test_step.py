@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from common.errors import Reject
 from common.spec import TaskSpec
-from tests.trainer.conftest import VOCABULARY, make_groups, make_spec
+from tests.support.trainer.groups import make_groups, make_spec
+from tests.support.trainer.models import VOCABULARY
 from tests.trainer.steps import BUDGET, DIFFERENT, assert_identical, begin, changed, packed_samples, run, step
 from trainer_svc.algorithm.batched_steps import Gradient, run_requests
 from trainer_svc.algorithm.step import StepResult, train_step

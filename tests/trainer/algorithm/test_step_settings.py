@@ -10,7 +10,7 @@ import torch
 
 from common.errors import Reject
 from common.spec import TaskSpec
-from tests.trainer.conftest import make_groups, make_spec
+from tests.support.trainer.groups import make_groups, make_spec
 from tests.trainer.steps import DIFFERENT, assert_identical, begin, changed, packed_samples, step
 from trainer_svc.batch import Group
 from trainer_svc.model.policy import Adapted, Policy

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tests.trainer.conftest import make_groups, pack_alone
+from tests.support.trainer.groups import make_groups, pack_alone
 from trainer_svc.model.attention import visible
 from trainer_svc.model.packing import PAD, Packed, Row, Sample, collate, common_prefix, rows_of_group
 

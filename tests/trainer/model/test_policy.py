@@ -27,7 +27,7 @@ from transformers import (
 
 from common.errors import Fatal, Reject
 from common.spec import Lora
-from tests.trainer.conftest import make_groups, make_spec, pack_alone
+from tests.support.trainer.groups import make_groups, make_spec, pack_alone
 from trainer_svc.batch import Trajectory
 from trainer_svc.learner import initial_resident
 from trainer_svc.model.adapter import initial_adapter, read_adapter, write_adapter

@@ -18,7 +18,7 @@ from common.errors import Fatal
 from common.pools import Pool, pool_memory
 from common.pools.memory import PROCESS_BYTES, train_memory
 from common.spec import Lora
-from tests.trainer.conftest import make_groups, make_spec
+from tests.support.trainer.groups import make_groups, make_spec
 from tests.trainer.steps import BUDGET, DIFFERENT, assert_identical, begin, run, step
 from trainer_svc.algorithm.batched_steps import run_steps
 from trainer_svc.algorithm.step import StepResult, train_step

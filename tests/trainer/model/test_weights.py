@@ -11,19 +11,14 @@ from structlog.testing import capture_logs
 from torch import Tensor
 
 from common.accelerators.executors import StateMismatch, Tier
-from tests.trainer.conftest import VOCABULARY, make_groups, make_spec, random_model
+from tests.support.trainer.groups import make_groups, make_spec
+from tests.support.trainer.models import VOCABULARY, random_model
 from tests.trainer.steps import step
 from trainer_svc.device.memory import paged_out
 from trainer_svc.learner import initial_resident
 from trainer_svc.model.policy import Policy
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def folder(model_folder: Path, tmp_path: Path) -> Path:
-    """A copy of the model's folder that the test may change."""
-    return Path(shutil.copytree(model_folder, tmp_path / "model"))
 
 
 def stepped(policy: Policy) -> Tensor:

@@ -15,29 +15,26 @@ from common import streams
 from common.blobs import Blobs
 from common.bus import Bus
 from common.errors import Reject
-from common.messages import BlobRef, CheckpointRef, StoredStep, WeightUpdated
-from tests.common.access.keyed import Keyed
-from tests.conftest import eventually
-from tests.services import service_process
-from tests.trainer.batches import SPECS, announced, batch_of, call, groups_of, send, steps_alone, store, trained_alone, update_in
-from tests.trainer.conftest import make_spec
-from tests.trainer.test_process import environment
-from tests.trainer.test_replay import emit_step
+from common.messages import BlobRef, CheckpointRef, StoredStep
+from tests.support.keyed import Keyed
+from tests.support.paths import ROOT
+from tests.support.services import service_process
+from tests.support.trainer.batches import SPECS, announced, batch_of, call, groups_of, send, steps_alone, store, trained_alone, update_in
+from tests.support.trainer.groups import make_spec
+from tests.support.waiting import eventually
+from tests.trainer.lineages import EVERY, emit_step, fresh, recomputed, steps
+from tests.trainer.processes import environment
 from trainer_svc.batch import Group
 from trainer_svc.learner import Learner
 from trainer_svc.model.policy import Policy
-from trainer_svc.replay.steps import RECOMPUTED, replay_all, replay_step
-from trainer_svc.service import Trainer
+from trainer_svc.replay.steps import replay_all, replay_step
 from trainer_svc.state.checkpoint import read_checkpoint
-from trainer_svc.state.resident import Residents
 from trainer_svc.state.step_recording import Lineage, read_lineage, read_recording, vectors_digest, write_lineage, write_recording
 
-ROOT = Path(__file__).parents[3]
-EVERY = 3
 UNDISTURBED = """
 import sys
 import torch
-from tests.trainer.batches import trained_alone
+from tests.support.trainer.batches import trained_alone
 from trainer_svc.model.policy import Policy, prepare_torch
 from trainer_svc.state.step_recording import vectors_digest
 
@@ -45,25 +42,6 @@ prepare_torch(1, torch.device("cpu"))
 print(vectors_digest(trained_alone(Policy.load(sys.argv[1], torch.device("cpu")), "a", 3)))
 """
 """In a process of its own, as the services are: that of the tests may compute in a mode of MKL that another test has chosen."""
-
-
-async def steps(bus: Bus, trainer: Trainer, count: int, *, first: int = 0, checkpoint: BlobRef | None = None) -> list[WeightUpdated]:
-    """Train task a from version `first`."""
-    found: list[WeightUpdated] = []
-    for version in range(first, first + count):
-        named = await store(bus, "a", groups_of("a", version), version)
-        found.append(update_in(await call(trainer, batch_of("a", version, named, checkpoint))))
-        checkpoint = found[-1].checkpoint
-    return found
-
-
-def fresh(bus: Bus, learner: Learner) -> Trainer:
-    """A trainer without residents."""
-    return Trainer(bus, learner, Residents(8), "tiny", checkpoint_every=EVERY)
-
-
-def recomputed() -> float:
-    return RECOMPUTED._value.get()
 
 
 async def lineage_in(bus: Bus, checkpoint: BlobRef, folder: Path) -> Lineage:

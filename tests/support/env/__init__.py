@@ -1,0 +1,1 @@
+"""The environment service: replicas.py, as a process; sandboxes.py, those that this machine has."""

@@ -1,0 +1,1 @@
+"""The command line: command.py runs it in the test's process."""

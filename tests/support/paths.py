@@ -1,0 +1,6 @@
+"""Folders of the checkout."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"

@@ -1,0 +1,1 @@
+"""The sampler: requests.py, to its engine; replicas.py, which serve without one; books.py, an engine that only notes its adapters."""
