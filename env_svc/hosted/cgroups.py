@@ -44,7 +44,7 @@ class Cgroups:
         self._is_one_tree = len(set(folders.values())) == 1
 
     def make(self, name: str, limits: GroupLimits) -> list[Path]:
-        """Make a group, or set the limits of one that is there. Returns the files that take its processes. Raises: OSError."""
+        """Create a group, or set the limits of an existing one. Returns the files for its process ids. Raises: OSError."""
         for folder in set(self._folders.values()):
             (folder / name).mkdir(exist_ok=True)
         cpu, memory, pids = (self._folders[one] / name for one in CONTROLLERS)
