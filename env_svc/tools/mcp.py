@@ -99,7 +99,7 @@ class _RemoteTool(Tool):
             await self._connection.check(client)
             raise CallError(str(error)) from None
         except ValidationError as error:
-            raise CallError(f"{self.name} answered what is no result of MCP: {error.error_count()} errors") from None
+            raise CallError(f"{self.name} returned an invalid MCP result: {error.error_count()} errors") from None
         except Exception as error:
             raise self._connection.lost(client, error) from error
         text = text_of(result)
