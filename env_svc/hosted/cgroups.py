@@ -86,7 +86,7 @@ class Cgroups:
 
 
 def find_cgroups(delegated: Path | None, mounted: Path = MOUNTED, own: Path = OWN) -> Cgroups | None:
-    """Groups that this service may make; None where the machine lets it make none.
+    """Groups that this service may make; None if it may make none.
 
     `delegated`: a folder of version 2 whose controllers the operator has enabled for its children; None: the service's own group, which
     in version 2 must be the root of what the service sees.

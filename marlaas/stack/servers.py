@@ -199,7 +199,7 @@ class Bounds:
 
     blobs: int
     streams: int
-    """For all messages and values; in a small store their streams reserve more (`streams.reserved_bytes`)."""
+    """Bytes for all messages and values; in a small store their streams reserve more (`streams.reserved_bytes`)."""
 
 
 def bounds_in(store_bytes: int) -> Bounds:
