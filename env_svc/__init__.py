@@ -1,6 +1,7 @@
 """Environment service: opens episodes, plays turns, grades.
 
-Consumes  prompts.check.<family>.*, prompts.open.<family>.*, trajectories.turn.<family>.*, prompts.package.own.*.*, blobs of packages
+Consumes  prompts.check.<family>.*, prompts.open.<family>.*, trajectories.turn.<family>.*, prompts.package.own.*.*;
+  blobs of packages and files; the key-value buckets `tasks` and `pools`
 Produces  trajectories.checked.*, prompts.sample.*, trajectories.scored.*, trajectories.package.*.*
 Owns      environments, and worker processes for those that compute. Nothing durable: an episode's state travels with
   its messages, so any replica plays the next turn.

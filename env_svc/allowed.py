@@ -1,14 +1,14 @@
 """Names that tasks may give for environments and tools: the operator's list `MARLAAS_ENV_ALLOWED`, entries separated by commas.
 
     installed               every installed, built-in or hosted one, and no `module:attribute`; the default
-    my_package.games:*      those that fit a pattern with `*` and `?`
+    my_package.games:*      those that match a pattern with `*` and `?`
     acme=acme_games.*:*     the same, for tasks of tenant acme alone
     *                       any: a task can then import every module that the replica finds
     _operator=*             the same, for tasks of the operator: of tenants without an account, or by an operators' key. What `marlaas up`
                             adds to `installed`
 
 A name is compared before anything is imported, because importing a module runs it. Environments of packages that the task's tenant has
-uploaded (`own:…`) need no entry where a replica serves them: they run in sandboxes of their own. Nor do files (`file:…`), which are rows.
+uploaded (`own:…`) need no entry if a replica serves them: they run in their own sandboxes. Nor do files (`file:…`), which are rows.
 Tools that packages name are their tenant's choice, and need one.
 """
 

@@ -77,7 +77,7 @@ class Opening(Generic[S]):
     messages: Sequence[ChatMessage]
     state: S
     tools: Sequence[str | dict[str, JsonValue]] = ()
-    """Further tools, beside those of the task and the class. A name: its calls are answered for the environment. A JSON schema, as
+    """Further tools, beside those of the task and the class. A name: the service answers its calls. A JSON schema, as
     chat templates take them: `step` plays the tool itself and finds its calls in `reply.calls`."""
 
 
@@ -96,7 +96,7 @@ class Finish:
     reward: float
     """Reward, finite and between -MAX_NUMBER and MAX_NUMBER, as components are."""
     components: dict[str, float] = field(default_factory=dict[str, float])
-    """Parts or measurements with curves of their own. They change the reward where a task weights them."""
+    """Parts or measurements with curves of their own. They change the reward if a task weights them."""
 
 
 Turn = Continue[S] | Finish

@@ -47,7 +47,7 @@ def rows_of_file(name: str) -> list[Row]:
 
 
 def text_of(value: object) -> str | None:
-    """An answer of a row as text: 42 and 42.0 are 42. None for what is neither text nor number."""
+    """An answer of a row as text: 42 and 42.0 are 42. None if it is neither text nor number."""
     match value:
         case str():
             return value
@@ -63,8 +63,8 @@ def text_of(value: object) -> str | None:
 def rows_of_dataset(name: str, configuration: str | None, split: str) -> list[Row]:
     """A data set of Hugging Face, by name: the deployment's copy, or the hub's.
 
-    Raises: WrongOptions when the operator does not list it, `datasets` is not installed, or the data set has no such configuration or
-    split; EnvironmentUnavailable when it cannot be loaded now.
+    Raises: WrongOptions if the operator does not list it, `datasets` is not installed, or the data set has no such configuration or
+    split; EnvironmentUnavailable if it cannot be loaded now.
     """
     if not HUB_NAME.match(name):  # the library would take a folder of this machine as well
         raise WrongOptions(f"option 'dataset': '{name}' is not the name of a data set on Hugging Face, such as 'openai/gsm8k'")
@@ -88,7 +88,7 @@ def rows_of_dataset(name: str, configuration: str | None, split: str) -> list[Ro
 
 @lru_cache(maxsize=16)
 def order(rows: int, seed: int, epoch: int) -> list[int]:
-    """The order of an epoch's rows: each once, in another order for each seed and epoch."""
+    """Permutation of an epoch's rows, different for each seed and epoch."""
     return random.Random(f"{seed}:{epoch}").sample(range(rows), rows)
 
 

@@ -29,9 +29,9 @@ class SandboxUnavailable(ToolUnavailable):
 
 
 class Unsupported(Exception):
-    """Raised where this deployment cannot grade an attempt, for example a program that its sandbox cannot run.
+    """Raised if this deployment cannot grade an attempt, for example a program that its sandbox cannot run.
 
-    The attempt is void with this text, which names the way out; a task fails when the majority of its groups end so.
+    The attempt is void with this text, which names a remedy; a task fails when the majority of its groups end so.
     """
 
 

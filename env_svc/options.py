@@ -21,7 +21,7 @@ class Option:
 
     name: str
     annotation: Any
-    """Annotation; REQUIRED (empty) where there is none. `Any`: authors may write anything in place of a type."""
+    """Annotation; REQUIRED (empty) if there is none. `Any`: authors may write anything in place of a type."""
     default: object = REQUIRED
 
 
@@ -58,7 +58,7 @@ def suggestion(name: str, known: Sequence[str], *, listed: Sequence[str] | None 
 
 
 def close_matches(name: str, known: Sequence[str]) -> str:
-    """The end of a message about an unknown name: near matches; empty where there are none."""
+    """The end of a message about an unknown name: near matches; empty if there are none."""
     close = get_close_matches(name, known, n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(repr(match) for match in close)}?" if close else ""
 
@@ -76,7 +76,7 @@ def _converted(where: str, option: Option, value: JsonValue) -> object:
 
 
 def _adapter(option: Option) -> TypeAdapter[Any] | None:
-    """None where the annotation cannot be relied on: absent, not a type, or contradicted by its own default."""
+    """None if the annotation cannot be relied on: absent, not a type, or contradicted by its own default."""
     if option.annotation is REQUIRED:
         return None
     try:

@@ -1,4 +1,4 @@
-"""A folder of this process, in one that all replicas of this machine with the same data folder share.
+"""This process's folder, in one shared by all replicas of this machine with the same data folder.
 
 It is locked while the process runs. Folders of processes that were killed have no lock, and are removed at the next start.
 """
@@ -16,7 +16,7 @@ class ProcessFolder:
     def __init__(self, shared: Path) -> None:
         self._shared = shared
         self.path = shared / f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        """Closed to other users; it is there from `open` to `close`."""
+        """Closed to other users; exists from `open` to `close`."""
         self._lock: int | None = None
 
     def open(self) -> None:

@@ -5,9 +5,9 @@
     my_package.envs:MyEnv    <module>:<attribute>        family `module`
 
 Entry points of the group `marlaas.environments` are listed without importing them. A family is a queue, which only replicas that
-have its environment installed consume. A name leads to a subclass of `Environment` or to nothing. Which names a task may give is
-`allowed.py`'s to say, before anything is imported here: a module that is imported runs. It may raise anything, `SystemExit` and other
-exceptions that are no `Exception` included, and costs one refusal.
+have its environment installed consume. A name resolves to a subclass of `Environment` or to nothing. `allowed.py`
+decides which names a task may give, before anything is imported here: an import runs the module. It may raise anything, `SystemExit`
+and other exceptions outside `Exception` included, and costs one refusal.
 
 `python -m env_svc.registry` prints the names of the environments that are installed here, one a line. It needs no stack.
 """
@@ -44,7 +44,7 @@ log = structlog.get_logger()
 
 
 class UnknownEnvironment(WrongOptions):
-    """No environment has this name, or the name leads to something else."""
+    """No environment has this name, or the name resolves to something else."""
 
 
 def families() -> list[str]:
@@ -89,7 +89,7 @@ def list_environments(served: Sequence[str] | None = None) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def find(name: str) -> type[AnyEnvironment]:
-    """The class that `name` leads to. Raises: UnknownEnvironment, with near matches."""
+    """The class that `name` resolves to. Raises: UnknownEnvironment, with near matches."""
     head, colon, tail = name.partition(":")
     entry_point = _installed().get(head)
     if entry_point is None:
@@ -102,13 +102,13 @@ def find(name: str) -> type[AnyEnvironment]:
 
 
 def find_in_module(path: str) -> type[AnyEnvironment]:
-    """The class at `module:attribute`, whatever is registered under that module's name. Raises: UnknownEnvironment."""
+    """The class at `module:attribute`, even if the module's name is registered. Raises: UnknownEnvironment."""
     module, _, attribute = path.partition(":")
     return _from_module(path, module, attribute, near=None)
 
 
 def check_argument(name: str, arguments: Sequence[str]) -> None:
-    """Raises: UnknownEnvironment when what follows the colon in `name` is not one of `arguments`."""
+    """Raises: UnknownEnvironment if the text after the colon in `name` is not one of `arguments`."""
     head, colon, tail = name.partition(":")
     if arguments and tail not in arguments:
         names = [f"{head}:{argument}" for argument in arguments]
@@ -125,7 +125,7 @@ def build(name: str, options: dict[str, JsonValue]) -> AnyEnvironment:
 
 
 def declares_options(found: type[AnyEnvironment]) -> bool:
-    """Whether the class says which options a task may give: by its constructor's named arguments, or by checking them itself."""
+    """Whether the class declares which options a task may give: by its constructor's named arguments, or by checking them itself."""
     return found.checks_options or options_of(found) is not None
 
 
@@ -137,7 +137,7 @@ def check_declared(name: str, options: Mapping[str, JsonValue], *, is_declared: 
 
 
 def construct(found: type[AnyEnvironment], name: str, options: dict[str, JsonValue]) -> AnyEnvironment:
-    """An object of the class `found`, which `name` led to. Raises: WrongOptions."""
+    """An object of the class `found`, to which `name` resolved. Raises: WrongOptions."""
     arguments = (name.partition(":")[2],) if found.arguments() else ()
     known = options_of(found)
     values = dict(options) if known is None else validated_options(f"environment '{name}'", known[len(arguments) :], options)
@@ -160,7 +160,7 @@ def _installed() -> dict[str, EntryPoint]:
 
 @contextmanager
 def _imports(name: str) -> Generator[None]:
-    """The boundary to code that an import runs. Raises: UnknownEnvironment, for all that is raised inside."""
+    """The boundary to code that an import runs. Raises: UnknownEnvironment for any exception inside."""
     try:
         yield
     except UnknownEnvironment:
@@ -170,7 +170,7 @@ def _imports(name: str) -> Generator[None]:
 
 
 def _from_module(name: str, module: str, attribute: str, near: Callable[[], list[str]] | None) -> type[AnyEnvironment]:
-    """`near`: names to suggest where there is no such module."""
+    """`near`: names to suggest if the module is missing."""
     with _imports(name):
         try:
             imported = importlib.import_module(module)

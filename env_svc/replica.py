@@ -1,4 +1,4 @@
-"""One replica of the environment service, put together from its settings."""
+"""One replica of the environment service, built from its settings."""
 
 import asyncio
 
@@ -33,9 +33,9 @@ OWN_PROCESSES = Gauge("marlaas_env_own_processes", "Processes of tenants' packag
 OWN_WAITING = Gauge("marlaas_env_own_waiting", "Environments of tenants' packages that wait for a process")
 
 MAX_CONCURRENT_CHECKS = 8
-"""Environments checked concurrently, per family."""
+"""Maximum concurrent checks of environments, per family."""
 MAX_CONCURRENT_PACKAGES = 32
-"""Packages checked concurrently. Most of them wait for a process, in fair order."""
+"""Maximum concurrent checks of packages. Most wait for a process, in fair order."""
 
 
 async def serve(running: Running[EnvSettings]) -> None:

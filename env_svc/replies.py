@@ -1,6 +1,6 @@
 """Messages that follow from outcomes, with their subjects and derived ids. Pure.
 
-Ids name the members and their turn, so a redelivered message yields the same ids. Where its rerun groups members otherwise,
+Ids name the members and their turn, so a redelivered message yields the same ids. If its rerun groups members differently,
 a member's turn may be requested twice; the first score counts.
 """
 
@@ -24,7 +24,7 @@ class EndedTurn:
     turn: SampledTurn
     outcome: Scored | Failed
     away_s: float = 0.0
-    """Seconds for which this turn was here."""
+    """Seconds that this service held the turn."""
 
 
 def first_turns(group: GroupContext, opened: Opened) -> Iterator[Outgoing]:
@@ -45,7 +45,7 @@ def first_turns(group: GroupContext, opened: Opened) -> Iterator[Outgoing]:
 
 
 def next_turns(group: GroupContext, asked: Sequence[tuple[SampledTurn, Continued]], away_s: float) -> Iterator[Outgoing]:
-    """Requests for the next turns. `away_s`: seconds for which these turns were here."""
+    """Requests for the next turns. `away_s`: seconds that this service held these turns."""
     requests = [
         TurnRequest(
             member=turn.member,

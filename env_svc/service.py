@@ -50,7 +50,7 @@ class EnvService:
         datasets: ListedDatasets | None = None,
         on_task_end: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`now_s`: the clock of deadlines, of a pool given by name. `allowed`, `datasets`: names that tasks may give; None: no data set.
+        """`now_s`: the clock of deadlines, by pool. `allowed`, `datasets`: names that tasks may give; None: no data set.
         `on_task_end` is called with each task that has ended, at least once."""
         self._executor = executor
         self._tasks = tasks
@@ -63,7 +63,7 @@ class EnvService:
     async def check(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         """CheckEnvironment → EnvironmentChecked: whether the environment, and those of evaluations, open their first prompts.
 
-        Raises: Retry when something that the environment needs is unavailable.
+        Raises: Retry if a dependency of the environment is unavailable.
         """
         message = delivery.read(CheckEnvironment)
         objection, has_tools = None, False
@@ -137,7 +137,7 @@ class EnvService:
         remaining_s: float,
         limits: Limits = NO_LIMITS,
     ) -> AsyncGenerator[OutcomeBatch, None]:
-        """`ToolCallExecutor.run` where the task's names are allowed; ends early once the task has ended."""
+        """`ToolCallExecutor.run` if the task's names are allowed; ends early once the task has ended."""
         objections = [each.objection(of.tenant, environment, by_operator=of.by_operator) for each in self._lists]
         if objection := next(filter(None, objections), None):
             yield [(position, failed(objection)) for position in range(len(calls))]
@@ -189,7 +189,7 @@ class EnvService:
 
 
 def _environments(check: CheckEnvironment) -> Iterator[tuple[str, EnvironmentSection]]:
-    """Environments to check, each with the place in the task that an objection to it names."""
+    """Environments to check, each with its path in the task, for objections."""
     yield "", check.environment
     if check.evaluation is not None:
         yield "evaluation.options: ", check.evaluation

@@ -18,7 +18,7 @@ class EnvSettings(Settings):
     allowed: str = "installed"
     """Names that tasks may give for environments and tools, separated by commas: `installed` (every installed, built-in or hosted one),
     patterns such as `my_games.*:*`, and `acme=my_games.*:*` for tenant acme alone. `*` lets a task import any module, and
-    `_operator=*` one of the operator; `marlaas up` adds that where the variable is absent."""
+    `_operator=*` one of the operator; `marlaas up` adds that if the variable is absent."""
     workers: int = Field(default_factory=lambda: max(2, os.cpu_count() or 1), ge=1, le=1024)
     """Processes for environments that compute. With n of them, one task holds at most n - 1; tenants share them by weight."""
     worker_memory_gib: float = Field(default=4.0, ge=0.5)
@@ -28,31 +28,31 @@ class EnvSettings(Settings):
     hosts_file: Path | None = None
     """TOML file of environments that run in processes and virtual environments of their own: docs/environments.md."""
     hosts_sandbox: Literal["auto", "required", "none"] = "auto"
-    """Sandbox of those processes. `auto`: where this machine has one (the program bwrap, with root or user namespaces); elsewhere they run
+    """Sandbox of those processes. `auto`: if this machine has one (the program bwrap, with root or user namespaces); otherwise they run
     with the service's rights, with a warning. `required`: the replica does not start without one. `none`: no sandbox."""
     hosts_cgroup: Path | None = None
     """Control group (version 2) whose controllers cpu, memory and pids are enabled for its children, such as one that systemd delegates:
-    below it each of those processes is bounded as a whole. Absent: the service's own group, where it may make others in it."""
+    below it each of those processes is bounded as a whole. Absent: the service's own group, if it may make others in it."""
     own: Literal["none", "auto", "required"] = "none"
-    """Whether packages that tenants upload are played here (environments `own:…`), each process in a sandbox. `auto`: where this machine
-    has one (as MARLAAS_ENV_HOSTS_SANDBOX), elsewhere the log says why not; `marlaas up` sets it where the variable is absent. `required`:
+    """Whether packages that tenants upload are played here (environments `own:…`), each process in a sandbox. `auto`: if this machine
+    has one (as MARLAAS_ENV_HOSTS_SANDBOX), otherwise the log says why not; `marlaas up` sets it if the variable is absent. `required`:
     the replica does not start without one."""
     own_python: str = Field(default_factory=lambda: sys.executable)
-    """Interpreter of these packages, with `marlaas` and what they may need; default: the service's own."""
+    """Interpreter of these packages, with `marlaas` and the packages they may need; default: the service's own."""
     own_requires: str = ""
     """Names of the packages that a tenant's may need, separated by commas; empty: all that are installed for that interpreter."""
     own_processes: int = Field(default_factory=lambda: 2 * max(2, os.cpu_count() or 1), ge=2, le=256)
     """Maximum concurrent processes of tenants' packages; tenants share them by weight."""
     own_tenant_processes: int = Field(default=0, ge=0)
-    """Maximum of one tenant's, of those in use; 0: one less than all."""
+    """Maximum of these processes that one tenant uses; 0: one less than all."""
     own_memory_mib: int = Field(default=1024, ge=128)
-    """Memory of each; of all that it starts together where the service may make control groups."""
+    """Memory of each, including processes that it starts, if the service may make control groups."""
     own_scratch_mib: int = Field(default=64, ge=1)
     """Size of its /tmp, which is kept in memory and ends with it."""
     own_max_processes: int = Field(default=64, ge=8)
     """Processes and threads in each sandbox."""
     own_cores: float = Field(default=1.0, ge=0.1)
-    """Computing seconds of each in a second, where the service may make control groups."""
+    """CPU seconds of each per second, if the service may make control groups."""
     own_start_s: float = Field(default=30.0, gt=0)
     """Maximum seconds until a process is ready: its interpreter has started and the package is imported."""
     own_idle_s: float = Field(default=300.0, gt=0)
@@ -65,7 +65,7 @@ class EnvSettings(Settings):
     datasets: str = ""
     """Data sets of Hugging Face that tasks may name, separated by commas, each with its revision, such as `openai/gsm8k@e53f048856ff`.
     Copies below MARLAAS_ENV_DATA need no entry. `*`: any, at its newest revision. `acme=…` for tenant acme alone, `_operator=…` for tasks
-    of the operator: `marlaas up` sets `_operator=*` where the variable is absent."""
+    of the operator: `marlaas up` sets `_operator=*` if the variable is absent."""
     opens: int = Field(default=256, ge=1)
     """Groups opened concurrently, per family."""
     turns: int = Field(default=2048, ge=1)
@@ -75,9 +75,9 @@ class EnvSettings(Settings):
     sandbox: Literal["auto", "bubblewrap", "docker", "confined", "monty", "none"] = "auto"
     """Sandbox of code that a policy wrote. `bubblewrap`: CPython, needs the program bwrap; `docker`: CPython in a container;
     `confined`: CPython that the kernel confines, needs nothing; `monty`: an interpreter of a part of Python; `none`: tasks that need
-    one are refused. `auto`: the first of those that works here, Docker only where MARLAAS_ENV_DOCKER_URL names an engine."""
+    one are refused. `auto`: the first of those that works here, Docker only if MARLAAS_ENV_DOCKER_URL names an engine."""
     sandbox_runs: int = Field(default_factory=lambda: 2 * max(2, os.cpu_count() or 1), ge=1, le=4096)
-    """Concurrent runs; others wait."""
+    """Maximum concurrent runs in the sandbox; others wait."""
     docker_url: str = ""
     """URL of the engine, for the sandbox `docker`, which needs it; empty: `auto` skips Docker. Access to an engine is root on its host:
     prefer a rootless one, or a socket proxy."""

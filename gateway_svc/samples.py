@@ -58,7 +58,7 @@ class Said:
 class Call(BaseModel):
     name: str = Field(description="Empty for a call that is malformed.")
     arguments: dict[str, JsonValue] = {}
-    complaint: str = Field(default="", description="What is wrong with a malformed call.")
+    complaint: str = Field(default="", description="Error of a malformed call.")
 
 
 class SampledMessage(BaseModel):

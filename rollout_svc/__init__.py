@@ -1,7 +1,8 @@
 """Sampler: prompts in, sampled turns out; requests to versions in, tokens out.
 
-Consumes  prompts.sample.<pool>.*, prompts.serve.<pool>.*, cancels.<replica>, weight-updated.<pool>.*, and the key-value bucket `tasks`
-Produces  trajectories.turn.*, replies.<gateway>
+Consumes  prompts.sample.<queue>.*, prompts.serve.<pool>.*, cancels.<replica>, weight-updated.<pool>.*; blobs of adapters; the key-value
+          buckets `tasks`, `aliases`, `pools` and `replicas`
+Produces  trajectories.turn.*, replies.<gateway>; on a shared accelerator also as `common/leases`
 Owns      the inference engine of one pool, and the adapters that it holds; nothing durable
 Layout    top to bottom, imports go down only
 

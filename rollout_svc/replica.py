@@ -182,7 +182,7 @@ def _serving(running: Running[RolloutSettings], pool: Pool, engine: Engine, chat
     """Handler of served requests; None for a pool without a table `serving`."""
     if pool.serving is None:
         return None
-    means = ServingContext(
+    context = ServingContext(
         chat=chat,
         adapters=adapters,
         sample=partial(stream, engine),
@@ -192,4 +192,4 @@ def _serving(running: Running[RolloutSettings], pool: Pool, engine: Engine, chat
         engine=engine_name(engine),
     )
     bus, slots = running.bus, Slots(TAKEN_PER_SEQUENCE * pool.serving.sequences)
-    return Serving(means, Replies(running.settings.replica, bus.requests.tell), slots, bus.clock.now_s)
+    return Serving(context, Replies(running.settings.replica, bus.requests.send), slots, bus.clock.now_s)

@@ -1,7 +1,10 @@
 """The scheduler: jobs in, prompts and batches out.
 
-Consumes `jobs.>`, `trajectories.checked.>`, the headers of `trajectories.scored.>`, `weight-updated.>` and `failed.>`.
-Answers `ask.<tenant>.<verb>`. Produces `prompts.check`, `prompts.open`, `trajectories.batch`, `events` and the key-value bucket `tasks`.
+Consumes `jobs.>` (with keys `from.<tenant>.jobs.>`), `trajectories.checked.>`, `trajectories.package.>`, the headers of
+`trajectories.scored.>`, `weight-updated.>`, `served.>`, `leases.done.>`, `leases.now.>` and `failed.>`; reads `samples.>` and the buckets
+`replicas`, `leases` and `history`. Answers `ask.<tenant>.<verb>`.
+Produces `prompts.check`, `prompts.package`, `prompts.open`, `trajectories.batch`, `leases.order`, `events`, blobs of uploads, and the
+key-value buckets `tasks`, `aliases`, `http-keys`, `pools` and `history`.
 Owns PostgreSQL: tasks, versions, staleness, fairness, the ledger. Postgres decides; Python asks.
 
 Folders are subjects; handlers, decisions and SQL are modules inside them. Imports go down this list only (pyproject.toml):

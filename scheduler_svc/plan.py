@@ -19,28 +19,28 @@ UNBOUNDED = 2**62
 
 def lines(trace: Trace, found: Advice) -> list[str]:
     """The advice as lines of sentences and tables."""
-    told = [f"{len(trace.tasks)} tasks of {len(found.bubble)} pools, {sum(len(one.steps) for one in trace.tasks)} steps", ""]
-    told.append(f"{'pool':<20} {'idle alone':>10} {'switch':>9}")
-    told += [f"{pool:<20} {found.bubble[pool]:>10.0%} {found.switch_s[pool]:>7.2f} s" for pool in sorted(found.bubble)]
+    shown = [f"{len(trace.tasks)} tasks of {len(found.bubble)} pools, {sum(len(one.steps) for one in trace.tasks)} steps", ""]
+    shown.append(f"{'pool':<20} {'idle alone':>10} {'switch':>9}")
+    shown += [f"{pool:<20} {found.bubble[pool]:>10.0%} {found.switch_s[pool]:>7.2f} s" for pool in sorted(found.bubble)]
     if found.unknown:
-        told.append(
+        shown.append(
             f"nothing is known of switches to {', '.join(found.unknown)}: they count as none. Put the pool on an accelerator, and calibrate"
         )
     if found.together is None:
-        return [*told, "", "one pool has nobody to share with"]
-    told += ["", f"{'together on one accelerator':<40} {'saved':>7} {'slowdown':>9}"]
+        return [*shown, "", "one pool has no other to share with"]
+    shown += ["", f"{'together on one accelerator':<40} {'saved':>7} {'slowdown':>9}"]
     for one in (found.together, *found.pairs):
-        told.append(f"{', '.join(one.pools)[:40]:<40} {one.worth.saved_share:>7.0%} {one.worth.slowdown:>8.2f}x")
-    told += ["", _verdict(found)]
+        shown.append(f"{', '.join(one.pools)[:40]:<40} {one.worth.saved_share:>7.0%} {one.worth.slowdown:>8.2f}x")
+    shown += ["", _verdict(found)]
     if found.best is None:
-        return told
+        return shown
     for job, where in sorted(found.placement.accelerators.items()):
-        told.append(f"place {job} on {where}")
+        shown.append(f"place {job} on {where}")
     if waiting := found.placement.waiting:
-        told.append(
+        shown.append(
             f"no room for {', '.join(waiting)} beside them: plan with more --accelerators or --memory-gib, or give their pools their own"
         )
-    return told
+    return shown
 
 
 def _verdict(found: Advice) -> str:

@@ -1,8 +1,9 @@
 """Trainer: batches of scored trajectories → new adapter versions.
 
-Consumes  trajectories.batch.<pool>.<task> (TrainBatch), and reads the scored trajectories that it names by sequence
-Produces  weight-updated.<pool>.<task> (WeightUpdated), and two immutable blobs for each version: adapter and checkpoint;
-          samples.<pool>.<task>.<version> (StepSamples)
+Consumes  trajectories.batch.<queue>.<task> (TrainBatch); reads the scored trajectories that it names by sequence, the last
+          weight-updated, blobs, and the key-value buckets `tasks` and `replicas`
+Produces  weight-updated.<pool>.<task> (WeightUpdated); immutable blobs of each version: adapter, checkpoint and, if kept, recorded batch;
+          samples.<pool>.<task>.<version> (StepSamples); on a shared accelerator also as `common/leases`
 Owns      nothing durable: residents are a cache of checkpoints, the base model is frozen
 Layout    top to bottom, imports go down only
 

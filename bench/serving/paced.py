@@ -50,7 +50,7 @@ class Paced:
         request = delivery.read(ServeRequest)
         due_s = time.monotonic() + self._phases.random() * self._period_s
         stream = self._streams[request.request] = Stream(request, request.sampling.max_tokens or 1, due_s)
-        await self._bus.requests.tell(streams.replies(stream.gateway), Served(replica=REPLICA, alive=[stream.attempt]))
+        await self._bus.requests.send(streams.replies(stream.gateway), Served(replica=REPLICA, alive=[stream.attempt]))
         return
         yield  # makes this an async generator, as handlers are
 
@@ -64,7 +64,7 @@ class Paced:
             self.flushes += bool(due)
             self.messages += len(due)
             for gateway, deltas in due.items():
-                await self._bus.requests.tell(streams.replies(gateway), Served(replica=REPLICA, deltas=deltas))
+                await self._bus.requests.send(streams.replies(gateway), Served(replica=REPLICA, deltas=deltas))
             await asyncio.sleep(max(0.0, began + FLUSH_S - time.monotonic()))
 
     def _delta(self, stream: Stream, now_s: float) -> ServedDelta:
@@ -98,7 +98,7 @@ class Paced:
             for stream in self._streams.values():
                 by_gateway[stream.gateway].append(stream.attempt)
             for gateway, alive in by_gateway.items():
-                await self._bus.requests.tell(streams.replies(gateway), Served(replica=REPLICA, alive=alive))
+                await self._bus.requests.send(streams.replies(gateway), Served(replica=REPLICA, alive=alive))
             await asyncio.sleep(ALIVE_S)
 
     async def follow_cancellations(self) -> None:

@@ -31,9 +31,9 @@ class Tier(StrEnum):
     """Location of an executor's state, from the nearest to the deepest."""
 
     DEVICE = "device"
-    """In device memory; paused unless its executor holds the accelerator."""
+    """Device memory; the state is paused unless its executor holds the accelerator."""
     HOST = "host"
-    """In host memory; a sampler's KV cache is dropped."""
+    """Host memory; a sampler's KV cache is dropped."""
     DISK = "disk"
     """Dropped; reloaded from the model's folder and checkpoints."""
     NONE = "none"
@@ -89,7 +89,7 @@ class NoMemory(MarlaasError):
 
 
 class StateMismatch(MarlaasError):
-    """After waking, an executor computes other numbers than before it was parked; it has computed nothing for any task since."""
+    """An executor computes other numbers after waking than before parking; it has computed nothing for any task since."""
 
 
 @dataclass(frozen=True)

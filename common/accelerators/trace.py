@@ -69,18 +69,18 @@ class Task:
     @property
     def busy_s(self) -> float:
         """Accelerator seconds of all its steps, if operations run one at a time."""
-        together = sum(_seconds(phases, away=False) for members in self.members for phases in members)
-        return together + sum(_seconds(phases, away=False) for phases in self.steps)
+        together = sum(_seconds(phases, in_environment=False) for members in self.members for phases in members)
+        return together + sum(_seconds(phases, in_environment=False) for phases in self.steps)
 
     @property
     def away_s(self) -> float:
         """Seconds without need of an accelerator; of a step's concurrent trajectories, the longest counts."""
-        together = sum(max((_seconds(phases, away=True) for phases in members), default=0.0) for members in self.members)
-        return together + sum(_seconds(phases, away=True) for phases in self.steps)
+        together = sum(max((_seconds(phases, in_environment=True) for phases in members), default=0.0) for members in self.members)
+        return together + sum(_seconds(phases, in_environment=True) for phases in self.steps)
 
 
-def _seconds(phases: Sequence[Phase], *, away: bool) -> float:
-    return sum(seconds for what, seconds in phases if (what == ENVIRONMENT) is away)
+def _seconds(phases: Sequence[Phase], *, in_environment: bool) -> float:
+    return sum(seconds for what, seconds in phases if (what == ENVIRONMENT) is in_environment)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class Accounts:
 
         Raises: Reject if the server refuses it; Unavailable if it does not answer.
         """
-        await self._request("tell NATS of an account", UPDATE, token)
+        await self._request("update an account", UPDATE, token)
 
     async def delete(self, token: str) -> None:
         """Delete the accounts that an operator's token names from NATS, and close their connections. Raises: as `push`."""

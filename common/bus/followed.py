@@ -40,7 +40,7 @@ class FollowedBucket(Generic[M]):
         self._known: dict[str, M] = {}
         self._is_read = False
         self._obstacle: str | None = None
-        self._told: set[str] = set()
+        self._notified: set[str] = set()
         """Keys changed since the last reading began: their values are newer than the reading's."""
 
     @property
@@ -61,7 +61,7 @@ class FollowedBucket(Generic[M]):
         while True:
             watching = asyncio.create_task(self._watch())
             try:
-                while await self._was_told():
+                while await self._was_notified():
                     await asyncio.wait([watching], timeout=self._reread_s)
                     if watching.done():
                         watching.result()
@@ -75,10 +75,10 @@ class FollowedBucket(Generic[M]):
 
     async def _watch(self) -> None:
         async for key, value in self._bus.kv.watch(self._bucket, self._model):
-            self._told.add(key)
+            self._notified.add(key)
             self._set(key, value)
 
-    async def _was_told(self) -> bool:
+    async def _was_notified(self) -> bool:
         """Read the whole bucket; False if it has changed without a notification, so that it must be followed again."""
         was_read = self._is_read
         try:
@@ -89,10 +89,10 @@ class FollowedBucket(Generic[M]):
 
     async def _read(self) -> set[str]:
         """Read the whole bucket; returns keys that changed without a notification."""
-        self._told.clear()
+        self._notified.clear()
         stored = await self._bus.kv.entries(self._bucket, self._model)
         self._obstacle, self._is_read = None, True
-        changed = {key for key in stored.keys() | self._known.keys() if stored.get(key) != self._known.get(key)} - self._told
+        changed = {key for key in stored.keys() | self._known.keys() if stored.get(key) != self._known.get(key)} - self._notified
         for key in changed:
             self._set(key, stored.get(key))
         return changed

@@ -97,7 +97,7 @@ class Requests:
             except NoRespondersError:
                 raise NoResponder(f"no process answers {subject}") from None
 
-    async def tell(self, subject: str, message: Message) -> None:
+    async def send(self, subject: str, message: Message) -> None:
         """Send to current subscribers; nothing is stored. Raises: Unavailable without a connection; Reject if it is too large."""
         body = message.encode()
         refuse_oversize(subject, body, {KIND_HEADER: message.kind})

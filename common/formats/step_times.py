@@ -14,7 +14,7 @@ the last group was sampled, the batch was formed, the trainer started, it ended 
 
 
 def pack_steps(versions: Sequence[int], admitted_s: Sequence[float], offsets_s: Sequence[Sequence[float | None]]) -> bytes:
-    """Records as bytes. `offsets_s`: five sequences, of seconds after the admission."""
+    """Records as bytes. `offsets_s`: five sequences of seconds since admission."""
     found = np.empty(len(versions), RECORD)
     found["version"], found["admitted_s"] = versions, admitted_s
     ms = np.round(1000 * np.array(offsets_s, dtype=np.float64).reshape(5, len(versions)).T)

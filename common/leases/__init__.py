@@ -1,7 +1,7 @@
 """Leases, on an executor's side: a sampler or trainer computes on a shared accelerator only while permitted (docs/pools.md).
 
-Consumes `leases.order`, and watches the buckets `leases` and `pools`. Produces `leases.done`, `leases.now` and the lease in the bucket.
-Owns the lock files in the accelerator's folder.
+Consumes `leases.order`; watches the buckets `leases` and `pools`; reads `replicas` and `history`.
+Produces `leases.done`, `leases.now` and the lease in the bucket. Owns the lock files in the accelerator's folder.
 
     executor.py        wiring: all of this for one process
     reconciler.py      carries out the newest order step by step, by a table of next steps

@@ -40,18 +40,18 @@ class Outcome:
     """Whether the answer includes the work done since the wake."""
 
 
-async def death_before(means: ExecutorContext) -> str | None:
+async def death_before(context: ExecutorContext) -> str | None:
     """Cause of death of this executor's previous process, as recorded in NATS (`common/messages/lives.py`); None if it was ordered to
     end."""
     with suppress(Retry, Reject):
-        life = await means.bus.kv.get(HISTORY_BUCKET, life_key(means.me.service, means.me.replica), ProcessLife)
+        life = await context.bus.kv.get(HISTORY_BUCKET, life_key(context.me.service, context.me.replica), ProcessLife)
         return (life.cause or None) if life is not None else None
     return None
 
 
 class Answers:
-    def __init__(self, means: ExecutorContext) -> None:
-        self._means = means
+    def __init__(self, context: ExecutorContext) -> None:
+        self._context = context
         self._unsent: deque[LeaseDone] = deque(maxlen=MAX_UNSENT)
         self._added = asyncio.Event()
         self._sent = asyncio.Event()
@@ -66,7 +66,7 @@ class Answers:
         log.info("lease_done", **about)
 
     def _done(self, outcome: Outcome) -> LeaseDone:
-        me, executable, tally = self._means.me, self._means.executable, self._means.tally
+        me, executable, tally = self._context.me, self._context.executable, self._context.tally
         done = LeaseDone(
             accelerator=me.accelerator,
             executor=me.executor,
@@ -77,7 +77,7 @@ class Answers:
             from_tier=outcome.from_tier,
             tier=executable.tier,
             move_s=outcome.move_s,
-            at_s=self._means.bus.clock.now_s(),
+            at_s=self._context.bus.clock.now_s(),
             device_bytes=executable.device_bytes,
             host_bytes=executable.host_bytes,
             freed_bytes=outcome.freed_bytes,
@@ -111,7 +111,7 @@ class Answers:
         subject = streams.lease_done(done.accelerator, done.executor)
         message_id = f"{subject}:{done.replica}:{done.epoch}:{done.state}:{done.at_s!r}"
         try:
-            await self._means.bus.publish(Outgoing(subject, done, message_id))
+            await self._context.bus.publish(Outgoing(subject, done, message_id))
         except Reject as error:
             log.error("answer_refused", subject=subject, reason=str(error))
         except Retry as error:

@@ -31,7 +31,7 @@ class LeasedExecutor:
 
     def __init__(
         self,
-        means: ExecutorContext,
+        context: ExecutorContext,
         consumers: Sequence[Consumer],
         *,
         has_siblings: bool,
@@ -42,12 +42,12 @@ class LeasedExecutor:
         awake.
         `siblings`: as in Reading.
         """
-        self._watchdog = means.watchdog
+        self._watchdog = context.watchdog
         self._show = show
-        self._own_queue = f"{OWN_QUEUE}@{means.me.accelerator}"
+        self._own_queue = f"{OWN_QUEUE}@{context.me.accelerator}"
         self._siblings = siblings
-        self._reporter = Reporter(means, consumers, has_siblings=has_siblings, siblings=siblings)
-        self._follower = LeaseReconciler(means, self._changed)
+        self._reporter = Reporter(context, consumers, has_siblings=has_siblings, siblings=siblings)
+        self._follower = LeaseReconciler(context, self._changed)
 
     def _changed(self) -> None:
         self._reporter.changed()
@@ -134,7 +134,7 @@ def leased_executor(
 ) -> LeasedExecutor:
     """Assemble the executor. Call before `executable` uses the device. `locks`: its own."""
     me, accelerator = where.me, where.accelerator
-    means = ExecutorContext(
+    context = ExecutorContext(
         bus=bus,
         me=me,
         executable=executable,
@@ -146,7 +146,7 @@ def leased_executor(
         watchdog=Watchdog(),
         free_bytes=no_driver if accelerator.on_cpu else partial(_free_bytes, accelerator.device),
     )
-    return LeasedExecutor(means, reads.consumers, has_siblings=bool(where.siblings), show=show, siblings=reads.siblings)
+    return LeasedExecutor(context, reads.consumers, has_siblings=bool(where.siblings), show=show, siblings=reads.siblings)
 
 
 def budget_bytes(accelerator: Accelerator) -> int:

@@ -37,13 +37,13 @@ class _Held:
 class LeaseHolder:
     """This executor's access to the lease."""
 
-    def __init__(self, means: ExecutorContext, stir: Callable[[], None]) -> None:
+    def __init__(self, context: ExecutorContext, stir: Callable[[], None]) -> None:
         """`stir` is called when the entry changes."""
-        self._bus = means.bus
-        self._me = means.me
-        self._clock = means.clock
-        self._locks = means.locks
-        self._renew_s = means.renew_s
+        self._bus = context.bus
+        self._me = context.me
+        self._clock = context.clock
+        self._locks = context.locks
+        self._renew_s = context.renew_s
         self._stir = stir
         self._held: _Held | None = None
         self._is_lost = False

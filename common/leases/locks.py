@@ -90,7 +90,7 @@ class Locks:
         """Reason why `size` bytes in addition to others' entries exceed `budget`; None if they fit at this moment."""
         others = {name: held for name, held in _memory_held(self._folder).items() if f"{name}{MEMORY}" != self._own}
         if unreadable := sorted(name for name, held in others.items() if held < 0):
-            return f"nobody knows how much {', '.join(unreadable)} has on the device"
+            return f"the device memory of {', '.join(unreadable)} is unknown"
         if size > budget:
             return (
                 f"{size} bytes are needed on the device, of {budget} for all its executors: raise memory_gib of the accelerator, or lower "

@@ -30,8 +30,8 @@ class NoRoom(Exception):
 class Room:
     """compute.lock, and this executor's bytes on the device: before a move it has both or neither."""
 
-    def __init__(self, means: ExecutorContext) -> None:
-        self._means = means
+    def __init__(self, context: ExecutorContext) -> None:
+        self._context = context
         self.lacked_memory = False
         """Whether the last wake failed for lack of memory."""
         self.free_since_s: float | None = None
@@ -42,8 +42,8 @@ class Room:
 
         Raises: NoRoom if there was none for `memory_wait_s`, and no executor computed or moved.
         """
-        means, locks = self._means, self._means.locks
-        shortage = None if locks.computes else locks.shortage(means.executable.device_bytes, means.budget_bytes)
+        context, locks = self._context, self._context.locks
+        shortage = None if locks.computes else locks.shortage(context.executable.device_bytes, context.budget_bytes)
         if not locks.take_compute():
             self.free_since_s = None
             return False
@@ -53,87 +53,87 @@ class Room:
         if shortage is None and is_its_turn and (shortage := await self._enter_before_wake()) is None:
             return True
         self.give_back()
-        if shortage is not None and now_s > self.free_since_s + means.memory_wait_s:
+        if shortage is not None and now_s > self.free_since_s + context.memory_wait_s:
             raise NoRoom(shortage)
         return False
 
     def enter(self) -> str | None:
         """Enter the bytes that it needs now; returns the reason if there is no room besides others' entries."""
-        return self._means.locks.reserve(self._means.executable.device_bytes, self._means.budget_bytes)
+        return self._context.locks.reserve(self._context.executable.device_bytes, self._context.budget_bytes)
 
     async def _enter_before_wake(self) -> str | None:
         """As `enter`, and also checks the driver's free memory. Held under the lock, because querying the driver starts a program."""
-        means, need = self._means, self._means.executable.device_bytes
+        context, need = self._context, self._context.executable.device_bytes
         if (shortage := self.enter()) is not None:
             return shortage
-        if means.executable.tier is not Tier.DEVICE and (free := await means.free_bytes()) is not None and free < need:
+        if context.executable.tier is not Tier.DEVICE and (free := await context.free_bytes()) is not None and free < need:
             return f"{need} bytes are needed on the device, and its driver says that {free} are free"
         return None
 
     def give_back(self) -> None:
         """Release compute.lock, and the memory entry unless its state is on the device."""
-        if self._means.executable.tier is not Tier.DEVICE:
-            self._means.locks.release_memory()
-        self._means.locks.release_compute()
+        if self._context.executable.tier is not Tier.DEVICE:
+            self._context.locks.release_memory()
+        self._context.locks.release_compute()
 
 
 class Moves:
     """Wakes and parks a Parkable, each within a time limit based on past moves."""
 
-    def __init__(self, means: ExecutorContext) -> None:
-        self._means = means
+    def __init__(self, context: ExecutorContext) -> None:
+        self._context = context
 
     async def wake(self) -> float:
         """Wake; returns seconds of the move. Raises: as `Parkable.wake`."""
         crashpoints.reached("lease_before_wake")
-        self._means.tally.begin()
-        return await self._move("wake", Tier.DEVICE, self._means.executable.wake())
+        self._context.tally.begin()
+        return await self._move("wake", Tier.DEVICE, self._context.executable.wake())
 
     async def close(self) -> None:
         """Drop a state that must not be used; the next wake makes a new one."""
-        await self._move("park", Tier.NONE, self._means.executable.park(Tier.NONE, 0.0))
+        await self._move("park", Tier.NONE, self._context.executable.park(Tier.NONE, 0.0))
 
     async def park(self, tier: Tier, drain_s: float | None, *, ends_slice: bool) -> tuple[float, int | None]:
         """Park; returns seconds of the move, and bytes of private memory that it freed (None for a move to the device, which frees none).
 
         `ends_slice`: whether it was awake.
         """
-        means = self._means
+        context = self._context
         crashpoints.reached("lease_before_park")
         before = await self._private_bytes(tier)
-        move_s = await self._move("park", tier, means.executable.park(tier, drain_s), self.drain_limit_s(drain_s))
-        means.tally.look()
-        if ends_slice and means.tally.pieces and means.tally.piece_s is not None:
-            means.history.add_operation(means.tally.piece_s)
+        move_s = await self._move("park", tier, context.executable.park(tier, drain_s), self.drain_limit_s(drain_s))
+        context.tally.look()
+        if ends_slice and context.tally.pieces and context.tally.piece_s is not None:
+            context.history.add_operation(context.tally.piece_s)
         after = await self._private_bytes(tier)
         return move_s, before - after if before is not None and after is not None else None
 
     def drain_limit_s(self, drain_s: float | None) -> float:
         """Maximum seconds for operations in progress to end. An order's `drain_s` only limits operations that can be frozen."""
-        load, tally = self._means.executable.load, self._means.tally
+        load, tally = self._context.executable.load, self._context.tally
         if not load.begun and not load.preparing:
             return 0.0
         can_be_frozen = not load.preparing and (load.running is None or load.running.is_interruptible)
         if drain_s is not None and can_be_frozen:
             return drain_s
-        usual_s = max(load.left_s or 0.0, tally.piece_s or self._means.history.operation_s or 0.0)
+        usual_s = max(load.left_s or 0.0, tally.piece_s or self._context.history.operation_s or 0.0)
         return DRAIN_FACTOR * usual_s if usual_s else DRAIN_LIMIT_S
 
     async def _move(self, name: str, tier: Tier, move: Coroutine[Any, Any, float | None], allowed_s: float = 0.0) -> float:
         """Run a move within its limit; returns its seconds. `allowed_s`: additional time that it may wait before."""
-        means, from_tier = self._means, self._means.executable.tier
-        limit_s = means.history.limit_s(from_tier, tier) + allowed_s
+        context, from_tier = self._context, self._context.executable.tier
+        limit_s = context.history.limit_s(from_tier, tier) + allowed_s
         began_s = time.monotonic()
         moving = asyncio.ensure_future(move)
         try:
-            with means.watchdog.watching(f"{name} from tier {from_tier} to {tier}", limit_s):
+            with context.watchdog.watching(f"{name} from tier {from_tier} to {tier}", limit_s):
                 await asyncio.sleep(0)  # lets the move start
                 crashpoints.reached(f"lease_in_{name}")
                 alone_s = await moving
         finally:
             moving.cancel()
         seconds = time.monotonic() - began_s if alone_s is None else alone_s
-        means.history.add(from_tier, means.executable.tier, seconds)
+        context.history.add(from_tier, context.executable.tier, seconds)
         return seconds
 
     async def _private_bytes(self, tier: Tier) -> int | None:

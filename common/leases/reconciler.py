@@ -102,14 +102,14 @@ def decide(side: Side, want: Want) -> Do:
 
 
 class LeaseReconciler:
-    def __init__(self, means: ExecutorContext, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, context: ExecutorContext, changed: Callable[[], None] = lambda: None) -> None:
         """`changed` is called when `state` or `epoch` has changed."""
-        self._means = means
+        self._context = context
         self._changed = changed
         self._stirred = asyncio.Event()
-        self._lease = LeaseHolder(means, self._stirred.set)
-        self._answers = Answers(means)
-        self._room, self._moves = Room(means), Moves(means)
+        self._lease = LeaseHolder(context, self._stirred.set)
+        self._answers = Answers(context)
+        self._room, self._moves = Room(context), Moves(context)
         self._newest: LeaseOrder | None = None
         self._waking_for: LeaseOrder | None = None
         self._settled = Outcome(0, ExecutorState.COLD, Tier.OFF)
@@ -133,15 +133,15 @@ class LeaseReconciler:
     # ------------------------------------------------------------------------------------------------------ reading orders
 
     async def _begin(self) -> None:
-        bus, me = self._means.bus, self._means.me
+        bus, me = self._context.bus, self._context.me
         last = await bus.retry_until_ready(lambda: bus.streams.last(LEASES, me.orders))
         with suppress(Reject):
             if last is not None:
                 self.epoch = last.read(LeaseOrder).epoch
-        self._settle(Outcome(self.epoch, ExecutorState.COLD, self._means.executable.tier, failure=await death_before(self._means)))
+        self._settle(Outcome(self.epoch, ExecutorState.COLD, self._context.executable.tier, failure=await death_before(self._context)))
 
     async def _read_orders(self) -> None:
-        async for delivery in self._means.bus.streams.follow(LEASES, self._means.me.orders, last_only=True):
+        async for delivery in self._context.bus.streams.follow(LEASES, self._context.me.orders, last_only=True):
             try:
                 order = delivery.read(LeaseOrder)
             except Reject as error:
@@ -155,18 +155,18 @@ class LeaseReconciler:
 
     async def _keep_time(self) -> None:
         """Check the lease's age, and report to the watchdog that the event loop runs, until cancelled."""
-        means, pause_s = self._means, self._means.renew_s / 12
+        context, pause_s = self._context, self._context.renew_s / 12
         try:
             while True:
-                means.watchdog.turned()
-                if not means.bus.is_connected:  # a step's version may wait for NATS, and no other executor can be ordered meanwhile
-                    means.watchdog.postpone(pause_s)
+                context.watchdog.turned()
+                if not context.bus.is_connected:  # a step's version may wait for NATS, and no other executor can be ordered meanwhile
+                    context.watchdog.postpone(pause_s)
                 if self._lease.is_overdue():
-                    means.executable.end_drain()  # requests that a park waits for would run without a lease
+                    context.executable.end_drain()  # requests that a park waits for would run without a lease
                     self._stirred.set()
                 await asyncio.sleep(pause_s)
         finally:
-            means.watchdog.released()
+            context.watchdog.released()
 
     def _side(self) -> Side:
         if self.state is ExecutorState.AWAKE:
@@ -182,7 +182,7 @@ class LeaseReconciler:
             return Want.NOTHING
         if order.wake:
             return Want.WAKE
-        return Want.MOVE if order.tier.depth > self._means.executable.tier.depth else Want.PARK
+        return Want.MOVE if order.tier.depth > self._context.executable.tier.depth else Want.PARK
 
     # ---------------------------------------------------------------------------------------------------- carrying out orders
 
@@ -209,7 +209,7 @@ class LeaseReconciler:
             case Do.PARK:
                 await self._park(order.epoch, order.tier, order.drain_s)
             case Do.PARK_LOCKED:
-                if not self._means.locks.take_compute():
+                if not self._context.locks.take_compute():
                     return self._lock_look_s
                 await self._park(order.epoch, order.tier, order.drain_s)
             case Do.GIVE_UP:
@@ -234,7 +234,7 @@ class LeaseReconciler:
             if not await self._lease.take(order.epoch):
                 return LOOK_S
         except NoRoom as lack:
-            await self._fail(order, str(lack), self._means.executable.tier, lacks_memory=True)
+            await self._fail(order, str(lack), self._context.executable.tier, lacks_memory=True)
         except Superseded as superseded:
             log.warning("order_outdated", epoch=order.epoch, reason=str(superseded))
             if is_awake:
@@ -242,14 +242,14 @@ class LeaseReconciler:
             else:
                 await self._give_back()
                 failure = f"order {order.epoch} is outdated: {superseded}"
-                self._settle(Outcome(order.epoch, self._settled.state, self._means.executable.tier, failure=failure))
+                self._settle(Outcome(order.epoch, self._settled.state, self._context.executable.tier, failure=failure))
         else:
             if is_awake:
                 self._settle(Outcome(order.epoch, ExecutorState.AWAKE, Tier.DEVICE))
         return 0.0
 
     async def _wake(self, order: LeaseOrder) -> None:
-        from_tier = self._means.executable.tier
+        from_tier = self._context.executable.tier
         try:
             move_s = await self._moves.wake()
         except NoMemory as error:
@@ -277,7 +277,7 @@ class LeaseReconciler:
         self._settle(Outcome(order.epoch, ExecutorState.FAULTY, from_tier, failure=failure, lacks_memory=lacks_memory))
 
     async def _park(self, epoch: int, tier: Tier, drain_s: float | None, failure: str | None = None) -> None:
-        from_tier, was_awake, move_s, freed = self._means.executable.tier, self.state is ExecutorState.AWAKE, None, None
+        from_tier, was_awake, move_s, freed = self._context.executable.tier, self.state is ExecutorState.AWAKE, None, None
         if was_awake or tier.depth > from_tier.depth:
             self._set(ExecutorState.PARKING)
             move_s, freed = await self._moves.park(tier, drain_s, ends_slice=was_awake)
@@ -290,7 +290,7 @@ class LeaseReconciler:
         epoch = self._lease.epoch or self._settled.epoch
         log.warning("parks_itself", epoch=epoch, reason="its lease is not confirmed")
         failure = "it has parked itself: its lease was not confirmed in time, or another process has it"
-        await self._park(max(epoch, self._settled.epoch), self._means.fence_tier, 0.0, failure)
+        await self._park(max(epoch, self._settled.epoch), self._context.fence_tier, 0.0, failure)
 
     async def _give_back(self) -> None:
         self._room.give_back()

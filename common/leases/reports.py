@@ -159,13 +159,13 @@ def name_of(consumer: Consumer) -> str:
 
 class Reporter:
     def __init__(
-        self, means: ExecutorContext, consumers: Sequence[Consumer], *, has_siblings: bool, siblings: Queues | None = None
+        self, context: ExecutorContext, consumers: Sequence[Consumer], *, has_siblings: bool, siblings: Queues | None = None
     ) -> None:
         """`has_siblings`: whether other replicas of the pool share the queues. `siblings`: as in Reading. Pass `changed` to the
         reconciler."""
-        self._means = means
+        self._context = context
         self._has_siblings = has_siblings
-        self._backlog = Backlog(means.bus, consumers, lambda: means.executable.load, siblings)
+        self._backlog = Backlog(context.bus, consumers, lambda: context.executable.load, siblings)
         self._waiting = Waiting()
         self._changed = asyncio.Event()
         self.changed = self._changed.set
@@ -186,7 +186,7 @@ class Reporter:
                 runners.create_task(run_forever(self._look_elsewhere, streams.REPLICA_TTL_S / 4, "queues_unknown"))
 
     async def _look_elsewhere(self) -> None:
-        me = self._means.me
+        me = self._context.me
         await self._backlog.look_elsewhere(me.service, me.pool, me.replica)
 
     async def _look(self, follower: LeaseReconciler) -> None:
@@ -207,22 +207,22 @@ class Reporter:
             self._changed.clear()
             now_s, is_awake = time.monotonic(), follower.state is ExecutorState.AWAKE
             if is_awake and now_s >= tallied_s + REPORT_S:
-                self._means.tally.look()
+                self._context.tally.look()
                 self._enter_present_bytes()
                 tallied_s = now_s
             report = self._current(follower)
             essence = _essence(report)
             if now_s >= due_s or essence != last:
                 last, due_s = essence, now_s + REPORT_S
-                await self._tell(report)
+                await self._send(report)
                 await asyncio.sleep(MIN_SPACING_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(AWAKE_LOOK_S if is_awake else max(0.0, due_s - time.monotonic())):
                     await self._changed.wait()
 
     def _current(self, follower: LeaseReconciler) -> ExecutorReport:
-        means, me, load = self._means, self._means.me, self._means.executable.load
-        now_s = means.bus.clock.now_s()
+        context, me, load = self._context, self._context.me, self._context.executable.load
+        now_s = context.bus.clock.now_s()
         is_awake = follower.state is ExecutorState.AWAKE
         return ExecutorReport(
             accelerator=me.accelerator,
@@ -231,29 +231,29 @@ class Reporter:
             replica=me.replica,
             epoch=follower.epoch,
             state=follower.state,
-            tier=means.executable.tier,
-            device_bytes=means.executable.device_bytes,
-            host_bytes=means.executable.host_bytes,
+            tier=context.executable.tier,
+            device_bytes=context.executable.device_bytes,
+            host_bytes=context.executable.host_bytes,
             running=load.running if is_awake else None,
             begun=load.begun,
             left_s=load.left_s,
             ready=self._backlog.ready,
             ready_since_s=self._waiting.since_s(now_s, oldest_s=self._backlog.oldest_s, frozen=not is_awake and load.begun > 0),
-            piece_s=means.tally.piece_s,
-            pieces=means.tally.pieces,
+            piece_s=context.tally.piece_s,
+            pieces=context.tally.pieces,
             at_s=now_s,
-            budget_bytes=means.budget_bytes,
+            budget_bytes=context.budget_bytes,
         )
 
     def _enter_present_bytes(self) -> None:
         """Enter the bytes currently needed, which change while awake as tasks come and go. If they do not fit, the next wake fails."""
-        need = self._means.executable.device_bytes
-        if (shortage := self._means.locks.reserve(need, self._means.budget_bytes)) is not None:
+        need = self._context.executable.device_bytes
+        if (shortage := self._context.locks.reserve(need, self._context.budget_bytes)) is not None:
             log.warning("device_full", reason=shortage)
 
-    async def _tell(self, report: ExecutorReport) -> None:
+    async def _send(self, report: ExecutorReport) -> None:
         try:
-            await self._means.bus.requests.tell(streams.executor_now(report.accelerator, report.executor), report)
+            await self._context.bus.requests.send(streams.executor_now(report.accelerator, report.executor), report)
         except Retry as error:
             log.debug("report_lost", reason=str(error))
 

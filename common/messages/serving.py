@@ -125,7 +125,7 @@ class ServedToken(Value):
 
     token: str
     logprob: float
-    """Under the sampled distribution: after penalties, temperature, top_p, top_k and min_p; at temperature 0, under that at 1.
+    """Log-probability after penalties, temperature (1 if the request's is 0), top_p, top_k and min_p.
     MIN_LOGPROB if the token has no probability.
     """
     bytes: list[int]

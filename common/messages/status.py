@@ -145,7 +145,7 @@ class ReplicaReport(Message, kind="replica-report.1"):
     sequences: int = 0
     """Rollout replicas: sequences it decodes concurrently."""
     kv_tokens: int = 0
-    """Rollout replicas: tokens its KV cache holds."""
+    """Rollout replicas: capacity of the KV cache in tokens."""
     invariant: bool = False
     """Rollout replicas: whether sampled log-probabilities are known to be batch-invariant."""
     template_variables: list[str] = []

@@ -91,7 +91,7 @@ class Evaluation(Questions):
                 return raw
 
     @model_validator(mode="after")
-    def _protocols_are_told_apart(self) -> Self:
+    def _protocols_are_distinct(self) -> Self:
         if not self.protocol:
             self.check_attempts()
         names = [one.name for one in self.protocol]

@@ -16,7 +16,7 @@ HISTORY_BUCKET = "history"
 HTTP_KEYS_BUCKET = "http-keys"
 HTTP_USE_BUCKET = "http-use"
 HTTP_USE_TTL_S = 120.0
-"""Longer than the minute covered by the limits."""
+"""Lifetime of an entry, above the minute of the limits."""
 ALIASES_BUCKET = "aliases"
 LEASES_BUCKET = "leases"
 LEASE_TTL_S = 15.0

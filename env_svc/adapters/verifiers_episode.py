@@ -215,7 +215,7 @@ class Conversation:
 
 
 def _opening(data: Any, system: str) -> list[Any]:
-    """Messages of verifiers before the first reply. Raises: ValueError where a prompt is not text alone."""
+    """Messages of verifiers before the first reply. Raises: ValueError if a prompt is not only text."""
     given = [vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else list(data.prompt or [])
     if not all(message.role != "tool" and isinstance(message.content, str) for message in given):
         raise ValueError(f"task {data.idx} has no prompt of text alone")

@@ -138,7 +138,7 @@ def raised(output: str, mark: str) -> list[str]:
 def judging_program(setup: str, tests: Sequence[UnitTest], values: Mapping[int, str], mark: str, reference: str = "") -> str:
     """A program that prints `mark` and the number of each test that holds.
 
-    It contains tests and values, and no code of the policy; the author's solution where a test or the setup uses a name of it.
+    It contains tests and values, no code of the policy, and the author's solution if a test or the setup uses a name of it.
     """
     numbers, judged = count(), list[str]()
     tree = _tree(setup)
@@ -163,7 +163,7 @@ def _name(call: int) -> str:
 
 
 def _tree(source: str) -> ast.Module:
-    """The parsed source; empty where it does not parse."""
+    """The parsed source; empty if it does not parse."""
     try:
         return ast.parse(source)
     except UNREADABLE:

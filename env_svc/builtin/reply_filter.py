@@ -33,7 +33,7 @@ MAX_FORMULA_CHARS = 10_000
 
 
 def readable(dataset: str, reply: str) -> str:
-    """`reply`, or UNREADABLE where the scorer of `dataset` could run it as code."""
+    """`reply`, or UNREADABLE if the scorer of `dataset` could run it as code."""
     if dataset in EVALUATED and not _is_inert(reply):
         return UNREADABLE
     if dataset in PARSED and not _is_formula(reply):

@@ -15,7 +15,7 @@ MAX_STATEMENTS = 8
 MAX_STATED_CHARS = 300
 """Maximum length of a stated answer. The library's time grows with the square of the length."""
 MAX_UNSTATED_CHARS = 1000
-"""Length of a reply's end that is searched for its last number, where no answer is stated."""
+"""Length of a reply's end that is searched for its last number, if no answer is stated."""
 
 ANSWER_END = re.compile("</answer>", re.IGNORECASE)
 HEADING = re.compile(r"####[#\s]*[A-Za-z]{2,}[^\n]*\n\s*\S")
@@ -88,7 +88,7 @@ def _with_joined_boxes(reply: str, matches: "list[re.Match[str]]", found: list[l
 
 
 def _braced(text: str, start: int) -> str | None:
-    """Text inside braces that open just before `start`; None where they are not closed within MAX_STATED_CHARS."""
+    """Text inside braces that open just before `start`; None if they are not closed within MAX_STATED_CHARS."""
     depth = 1
     for position in range(start, min(len(text), start + MAX_STATED_CHARS)):
         if text[position] == "\\":

@@ -167,7 +167,7 @@ class FileStore:
         self._folder.close()
 
     async def environment(self, name: str, tenant: str, options: Mapping[str, JsonValue]) -> FileRows:
-        """Raises: WrongOptions, also where the tenant has no such file; Unavailable when it cannot be fetched now."""
+        """Raises: WrongOptions, also if the tenant has no such file; Unavailable if it cannot be fetched now."""
         digest = digest_of(name, options)
         held = await self._held.get((tenant, digest), lambda: self._fetched(tenant, digest))
         key = json.dumps([name, dict(options)], sort_keys=True)

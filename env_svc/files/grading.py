@@ -49,7 +49,7 @@ class Grading:
     """One grader, ready to run."""
 
     def __init__(self, grader: Grader) -> None:
-        """Raises: WrongOptions where it needs a sandbox and this process has none."""
+        """Raises: WrongOptions if it needs a sandbox and this process has none."""
         self._grader = grader
         simple = list(grader.graders.values()) if isinstance(grader, MultiGrader) else [grader]
         self._sandbox: Sandbox | None = None
@@ -136,7 +136,7 @@ def program(source: str, item: Row, sample: Mapping[str, Any], mark: str) -> str
 
 
 def graded(output: str, mark: str) -> float | None:
-    """The grade in the output of `program`; None where there is none that is a finite number."""
+    """The grade in the output of `program`; None without a finite number."""
     found = [line.removeprefix(f"{mark} ") for line in output.splitlines() if line.startswith(f"{mark} ")]
     try:
         value = float(found[-1]) if found else math.nan

@@ -44,7 +44,7 @@ class Cgroups:
         self._is_one_tree = len(set(folders.values())) == 1
 
     def make(self, name: str, limits: GroupLimits) -> list[Path]:
-        """Make a group, or set the limits of one that is there. Returns the files that take its processes. Raises: OSError."""
+        """Create a group, or set the limits of an existing one. Returns the files for its process ids. Raises: OSError."""
         for folder in set(self._folders.values()):
             (folder / name).mkdir(exist_ok=True)
         cpu, memory, pids = (self._folders[one] / name for one in CONTROLLERS)
@@ -86,7 +86,7 @@ class Cgroups:
 
 
 def find_cgroups(delegated: Path | None, mounted: Path = MOUNTED, own: Path = OWN) -> Cgroups | None:
-    """Groups that this service may make; None where the machine lets it make none.
+    """Groups that this service may make; None if it may make none.
 
     `delegated`: a folder of version 2 whose controllers the operator has enabled for its children; None: the service's own group, which
     in version 2 must be the root of what the service sees.

@@ -57,7 +57,7 @@ class HostedConfig(BaseModel):
     user: int | None = Field(default=None, ge=1)
     """User id of its processes if the service is root, for files that it may write; default: a unique one per process."""
     memory_mib: int = Field(default=4096, ge=64)
-    """Memory of each process, and of all together where the service may make control groups."""
+    """Memory of each process, and of all together if the service may make control groups."""
     scratch_mib: int = Field(default=256, ge=1)
     """Size of /tmp, which is kept in memory and ends with the process."""
     max_processes: int = Field(default=256, ge=8)
@@ -97,7 +97,7 @@ class PackageConfig(HostedConfig):
     package: Path
     """Folder with the files of its wheel."""
     proxy: Path | None = None
-    """UNIX socket of the proxy to the tenant's addresses; None where the operator lists none."""
+    """UNIX socket of the proxy to the tenant's addresses; None if the operator lists none."""
 
     @property
     def arguments(self) -> list[str]:

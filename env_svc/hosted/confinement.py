@@ -1,9 +1,9 @@
-"""Sandbox of a hosted process: what it sees of the machine, and how much of it it takes. The door to `bwrap` for hosts.
+"""Sandbox of a hosted process: visible files, and limits on resources. The door to `bwrap` for hosts.
 
-It sees its interpreter, that one's packages and an empty /tmp that ends with it, and what the operator's table grants. It has no network,
-no other process, no variable, descriptor or privilege of the service, and a user of its own: a real one where the service is root, one of
-a user namespace elsewhere. System calls that reach the kernel's less used parts are refused (`sandboxes/kernel.py`). Memory, processes and
-computing time are bounded for the sandbox as a whole where there are control groups, for each of its processes elsewhere."""
+The process sees its interpreter with packages, an empty /tmp that ends with it, and the paths in the operator's table. It has no network,
+no other process, and no variable, descriptor or privilege of the service. Its user is a separate one if the service is root, otherwise
+one of a user namespace. System calls that reach the kernel's less used parts are refused (`sandboxes/kernel.py`). Memory, processes and
+CPU time are bounded for the whole sandbox if there are control groups, otherwise for each of its processes."""
 
 import asyncio
 import itertools
@@ -47,7 +47,7 @@ found = [importlib.util.find_spec(name) for name in ('env_svc', 'common')]
 ours = [place for spec in found if spec for place in spec.submodule_search_locations]
 print(json.dumps([sys.prefix, sys.base_prefix, sys.path, ours]))
 """
-"""Printed by an environment's interpreter: where it finds what it imports."""
+"""Program that prints an environment interpreter's import paths."""
 
 LAUNCH = """
 import json, os, resource, sys
@@ -76,7 +76,7 @@ class NotConfined(Exception):
 
 @dataclass(frozen=True)
 class Command:
-    """How to start one host."""
+    """Command that starts one host."""
 
     argv: list[str]
     variables: dict[str, str]
@@ -105,7 +105,7 @@ class Confinement:
         return f"{os.getpid()}-{number}"
 
     async def command(self, name: str, hosted: HostedConfig, *arguments: str) -> Command:
-        """How to run the interpreter of `hosted` with `arguments`, in the sandbox `name`. Raises: NotConfined."""
+        """Command that runs the interpreter of `hosted` with `arguments`, in the sandbox `name`. Raises: NotConfined."""
         interpreter = _found(hosted.python)
         seen = await self._seen_by(interpreter)
         user = (hosted.user or self._user_of(name)) if self._is_root else 0
@@ -187,7 +187,7 @@ async def find_confinement(delegated: Path | None = None) -> Confinement:
 
 
 def _links(path: str) -> list[str]:
-    """The path, and where it leads while that is a link: each must be there for the file to be found."""
+    """The path, and the targets of its chain of links: each must exist for the file to be found."""
     found = [Path(path)]
     while found[-1].is_symlink() and len(found) < MAX_LINKS:
         found.append(found[-1].parent / found[-1].readlink())
@@ -195,7 +195,7 @@ def _links(path: str) -> list[str]:
 
 
 def needed_paths(interpreter: str, prefix: str, base: str, path: list[str], ours: list[str]) -> list[str]:
-    """What an interpreter needs to run and to import what it can import outside.
+    """Paths that an interpreter needs to run and to import as outside the sandbox.
 
     `prefix`, `base`, `path`: its `sys.prefix`, `sys.base_prefix` and `sys.path`. `ours`: where it finds marlaas's own packages; the folder
     that holds them may be a checkout, with keys and stores beside them, and is not shown as a whole.
@@ -247,7 +247,7 @@ def _rlimits(hosted: HostedConfig) -> dict[str, int]:
 
 
 async def _printed(argv: list[str], variables: dict[str, str]) -> str:
-    """What a program prints. Raises: NotConfined when it cannot be run, fails, or takes too long."""
+    """Output of a program. Raises: NotConfined if it cannot be run, fails, or takes too long."""
     try:
         process = await asyncio.create_subprocess_exec(*argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=variables, process_group=0)
     except OSError as error:
@@ -267,7 +267,7 @@ async def _printed(argv: list[str], variables: dict[str, str]) -> str:
 
 
 async def choose_confinement(settings: EnvSettings, hosted: Mapping[str, HostedConfig]) -> Confinement | None:
-    """The sandbox for `hosted`; None where they run with the service's rights. Raises: Fatal where one is required and is not there."""
+    """The sandbox for `hosted`; None if they run with the service's rights. Raises: Fatal if one is required and missing."""
     if not hosted or settings.hosts_sandbox == "none":
         return None
     outside = [name for name, one in hosted.items() if not one.sandbox]
@@ -285,9 +285,9 @@ async def choose_confinement(settings: EnvSettings, hosted: Mapping[str, HostedC
 
 
 async def choose_own_confinement(settings: EnvSettings, found: Confinement | None) -> Confinement | None:
-    """The sandbox for packages of tenants; None where this replica plays none. `found`: that of the operator's hosts, if there is one.
+    """The sandbox for packages of tenants; None if this replica plays none. `found`: that of the operator's hosts, if there is one.
 
-    Raises: Fatal where one is required and is not there.
+    Raises: Fatal if one is required and missing.
     """
     if settings.own == "none" or (settings.family_names and OWN_FAMILY not in settings.family_names):
         return None

@@ -50,7 +50,7 @@ class HostedEnvironment:
 
     @property
     def _hello(self) -> Hello | None:
-        """What the processes report of the environment; None until one was ready once."""
+        """The environment's description by its processes; None until one was ready once."""
         return next((process.hello for process in self._processes if process.hello is not None), None)
 
     async def components(self, name: str, timeout_s: float) -> Sequence[str]:

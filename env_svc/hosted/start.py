@@ -1,4 +1,4 @@
-"""Start of hosted processes: in a sandbox, or with the rights of the service's user where there is none."""
+"""Start of hosted processes: in a sandbox, or else with the rights of the service's user."""
 
 import asyncio
 import os
@@ -33,13 +33,13 @@ class HostStarter:
     """Starts the processes of one host, one after the other."""
 
     def __init__(self, environment: str, hosted: HostedConfig, confinement: Confinement | None) -> None:
-        """`confinement`: None where this machine has no sandbox for hosts."""
+        """`confinement`: None if this machine has no sandbox for hosts."""
         self._environment = environment
         self._hosted = hosted
         self._confinement = confinement if hosted.sandbox else None
         self._name = self._confinement.name_of_next() if self._confinement else ""
         self._home: tempfile.TemporaryDirectory[str] | None = None
-        """HOME of its processes where they have no sandbox: empty at first, kept until the service ends."""
+        """HOME of its processes without a sandbox: empty at first, kept until the service ends."""
 
     async def start(self) -> Process:
         """A process that serves the environment over its pipes. Raises: HostUnavailable."""

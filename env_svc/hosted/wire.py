@@ -112,7 +112,7 @@ class _Function(BaseModel):
 
 
 class Hello(BaseModel):
-    """What a host reports of its environment's class before its first call."""
+    """A host's description of its environment's class, before its first call."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 

@@ -17,18 +17,18 @@ from env_svc.packages.wheel import Wheel, WheelRefused, missing_requirements
 RETRY_S = 10.0
 MAX_COMPONENTS = 64
 EVERYWHERE = ("marlaas",)
-"""What every interpreter that plays environments has, installed or from a checkout."""
+"""Packages that every interpreter of environments has, installed or from a checkout."""
 
 
 class _Objection(Exception):
-    """Why a package is not taken, in one sentence."""
+    """Reason to refuse a package, in one sentence."""
 
 
 class PackageChecks:
-    """Answers for packages, a few at a time."""
+    """Validates uploaded packages."""
 
     def __init__(self, store: PackageStore, hosts: OwnHosts, listed: Collection[str]) -> None:
-        """`listed`: names of the packages that a tenant's may need."""
+        """`listed`: names of packages that a tenant's package may require."""
         self._store = store
         self._hosts = hosts
         self._listed = (*listed, *EVERYWHERE)
@@ -36,8 +36,8 @@ class PackageChecks:
     async def check(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         """CheckPackage → PackageChecked.
 
-        Raises: Reject for a wheel that is not the named package's (`message_consistency.py`); Retry at the first attempt that fails by no
-        fault of the package's.
+        Raises: Reject for a wheel that is not the named package's (`message_consistency.py`); Retry if the first
+        attempt fails for a reason outside the package.
         """
         message = delivery.read(CheckPackage)
         try:

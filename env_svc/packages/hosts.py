@@ -1,9 +1,9 @@
 """Environments of tenants' packages: their processes, and the places for processes that tenants share.
 
-A process plays one environment of one package of one tenant, and is started at its first call. While calls wait for it or run in it, it
-holds one of the replica's places; they are granted in fair order, by the tenants' weights, and no tenant has all of them. After a slice of
-time it takes no more calls while another environment waits for a place. A process without a place stays, idle, until it has been idle for
-long, its last task has ended, or its room is needed, least recently used first: states travel with messages, so nothing is lost with it.
+A process plays one environment of one package of one tenant, and starts at its first call. While its calls wait or run, it holds one of
+the replica's places. Places are granted in fair order, by the tenants' weights, and no tenant has all of them. After its time slice a
+process accepts no more calls while another environment waits for a place. A process without a place stays idle until its idle timeout, the
+end of its last task, or eviction, least recently used first. States travel with messages, so nothing is lost with it.
 """
 
 import asyncio
@@ -26,25 +26,25 @@ from env_svc.packages.processes import OwnEnvironmentKey, OwnHost, OwnSandboxes
 from env_svc.packages.wheel import WheelRefused
 
 FAILURE_TTL_S = 5.0
-"""Time for which a failed start is the answer to further calls."""
+"""Seconds for which further calls fail with the error of a failed start."""
 CheckWeights = Callable[[Sequence[str]], None]
-"""Raises: WrongOptions, where a task's weights name none of these components."""
+"""Raises: WrongOptions if a task's weight names none of these components."""
 
 
 @dataclass(frozen=True)
 class OwnBounds:
-    """How many processes of packages there are, and how long."""
+    """Bounds on the number and lifetime of packages' processes."""
 
     places: int = 4
     tenant_places: int = 3
     """Maximum places of one tenant."""
     idle_s: float = 300.0
     slice_s: float = 5.0
-    """Seconds for which a process keeps its place when others wait for one."""
+    """Seconds that a process keeps its place while others wait for one."""
 
 
 class OwnHosts:
-    """All environments of packages that this replica plays."""
+    """Packages' environments that this replica plays."""
 
     def __init__(self, sandboxes: OwnSandboxes, bounds: OwnBounds) -> None:
         self._sandboxes = sandboxes
@@ -52,10 +52,10 @@ class OwnHosts:
         self._places = FairSlots(bounds.places, bounds.tenant_places)
         self._by_key: dict[OwnEnvironmentKey, OwnHost] = {}
         self._all: set[OwnHost] = set()
-        """Those of `_by_key`, and those that are examined."""
+        """Hosts in `_by_key`, and hosts under examination."""
         self._holders = TaskSet()
         self._ending = TaskSet()
-        """Processes that are being stopped, each to its end, whatever becomes of the caller."""
+        """Stops of processes; each completes even if its caller is cancelled."""
 
     @property
     def processes(self) -> int:
@@ -63,20 +63,20 @@ class OwnHosts:
 
     @property
     def waiting(self) -> int:
-        """Environments that wait for a place."""
+        """Number of environments that wait for a place."""
         return self._places.waiting
 
     async def run(
         self, key: OwnEnvironmentKey, wheel: BlobRef, job: EnvironmentJob, check_weights: CheckWeights
     ) -> AsyncGenerator[list[tuple[int, Outcome]], None]:
-        """(position in `job.calls`, outcome) of every call, in lists as they become ready. Raises: Unavailable, where the wheel is."""
+        """(position in `job.calls`, outcome) of every call, in lists as they become ready. Raises: Unavailable if the wheel is."""
         work = (self._run_one(key, wheel, job, position, check_weights) for position in range(len(job.calls)))
         async with aclosing(as_completed_batches(work)) as batches:
             async for batch in batches:
                 yield batch
 
     async def examine(self, key: OwnEnvironmentKey, wheel: BlobRef, claimant: Claimant) -> Hello:
-        """What an environment reports of itself in a process that is for this alone. Raises: as `OwnSandboxes.start`."""
+        """An environment's description of itself, from a process started only for this. Raises: as `OwnSandboxes.start`."""
         host = OwnHost(key, wheel)
         place = _of_tenant(claimant.tenant, claimant.weight)
         await self._places.acquire(place)
@@ -100,7 +100,7 @@ class OwnHosts:
                 self._ending.start(self._stop_unless_used(host))
 
     async def stop_idle(self) -> None:
-        """Stop the processes that have been idle for long, and forget environments without one."""
+        """Stop processes past their idle timeout, and forget environments without a process."""
         before = time.monotonic() - self._bounds.idle_s
         for key, host in list(self._by_key.items()):
             if host.calls or host.has_place:
@@ -156,7 +156,7 @@ class OwnHosts:
         return self._by_key[key]
 
     def _serve(self, host: OwnHost) -> None:
-        """See to it that the calls of an environment get a place. Raises: the failure of a start just before."""
+        """Request a place for an environment's calls, once. Raises: the error of a recent failed start."""
         if host.failure is not None and time.monotonic() - host.failed_at < FAILURE_TTL_S:
             raise host.failure.with_traceback(None)
         if host.holder is None:
@@ -180,11 +180,11 @@ class OwnHosts:
         await self._stop_unless_used(host)
 
     async def _lend(self, host: OwnHost) -> float:
-        """Let calls in until there are none, or the slice is over and others wait.
+        """Admit calls until there are none, or the slice is over and others wait. Returns the seconds to charge.
 
-        The slice begins when the process has started: else one that starts for longer than a slice would end before any call entered it,
-        each time. Returns the seconds to charge, the start among them. What is used beyond the slice while no other environment waits is
-        free; what calls need after the process is closed to further ones is not.
+        The slice begins when the process has started: otherwise a process that starts for longer than a slice would never run a call.
+        The start is charged. Time beyond the slice is free while no other environment waits; time of calls that still run after the
+        process is closed is charged.
         """
         began = time.monotonic()
         try:
@@ -210,7 +210,7 @@ class OwnHosts:
         return opened - began + min(closed - opened, self._bounds.slice_s) + time.monotonic() - closed
 
     async def _make_room(self) -> None:
-        """Stop idle processes, so that there are no more processes than places."""
+        """Stop idle processes until there are no more processes than places."""
         while sum(one.has_place or one.process is not None for one in self._all) > self._bounds.places:
             idle = [one for one in self._all if one.process is not None and not one.has_place]
             await self._stop(min(idle, key=lambda one: one.used_at))
@@ -230,5 +230,5 @@ class OwnHosts:
 
 
 def _of_tenant(tenant: str, weight: float) -> Claimant:
-    """A claimant of a place: they are bounded and shared by tenant alone."""
+    """Claimant of a place; places are bounded and shared by tenant only."""
     return Claimant(tenant, "packages", weight)

@@ -1,6 +1,6 @@
 """One environment of a tenant's package: its name, `own:<environment>[@<digest>]`, its process, and the calls to it.
 
-A process has its package's folder, a sandbox and, where the tenant has addresses, a proxy.
+A process has its package's folder, a sandbox and, if the tenant may reach addresses, a proxy.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ NAME = re.compile(rf"^{OWN_PATTERN}$")
 
 
 TIMINGS = HostTimings(start_timeout_s=30.0, grace_s=1.0, poll_interval_s=0.2, restart=Backoff(0.5, 5.0))
-"""Shorter than those of the operator's hosts, since what waits here holds a place that others wait for."""
+"""Timings, shorter than for the operator's hosts: a process that starts holds a place that others wait for."""
 
 
 VARIABLES = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Libraries reserve address space for each thread that they may start."""
+"""Variables that limit threads: libraries reserve address space for each one."""
 
 
 MAX_CONCURRENT_CALLS = 64
@@ -41,7 +41,7 @@ MAX_CONCURRENT_CALLS = 64
 
 @dataclass(frozen=True)
 class OwnEnvironmentKey:
-    """One environment of one package of one tenant. Processes are shared by those with equal keys alone."""
+    """One environment of one package of one tenant. Only calls with equal keys share a process."""
 
     tenant: str
     package: str
@@ -54,7 +54,7 @@ class OwnEnvironmentKey:
 
 
 def key_of(tenant: str, name: str, wheel: BlobRef | None) -> OwnEnvironmentKey:
-    """What a task of `tenant` names. Raises: WrongOptions, also for a wheel that is not this tenant's: messages can be forged."""
+    """Environment named by a task of `tenant`. Raises: WrongOptions, also for a wheel that is not this tenant's: messages can be forged."""
     found = NAME.match(name)
     if found is None:
         raise WrongOptions(f"'{name:.100}' names no environment of a package: expected {OWN_FAMILY}:<environment>[@<digest>]")
@@ -67,7 +67,7 @@ def key_of(tenant: str, name: str, wheel: BlobRef | None) -> OwnEnvironmentKey:
 
 @dataclass(frozen=True)
 class OwnProcess:
-    """A process that was ready, with all that is its own."""
+    """A started process, with its sandbox, proxy and package."""
 
     host: HostProcess
     hello: Hello
@@ -80,7 +80,7 @@ class OwnProcess:
 
 @dataclass(frozen=True)
 class OwnSandboxes:
-    """Starts such processes."""
+    """Starts processes in sandboxes."""
 
     store: PackageStore
     confinement: Confinement
@@ -93,8 +93,8 @@ class OwnSandboxes:
     async def start(self, key: OwnEnvironmentKey, wheel: BlobRef) -> OwnProcess:
         """A process that is ready for calls.
 
-        Raises: HostUnavailable; WrongOptions when the package has no such environment, or one that no name of a task leads to; what
-        `PackageStore.acquire` raises.
+        Raises: HostUnavailable; WrongOptions if the package lacks the environment, or it takes arguments or operator options; as
+        `PackageStore.acquire`.
         """
         async with AsyncExitStack() as stack:
             package = await self.store.acquire(key.tenant, wheel)
@@ -123,7 +123,7 @@ class OwnSandboxes:
 
 
 class OwnHost:
-    """Calls wait until its process is open to them, which `hosts.py` decides, and take turns by tasks."""
+    """One environment's process and calls. Calls wait until `hosts.py` opens it, and take turns by task."""
 
     def __init__(self, key: OwnEnvironmentKey, wheel: BlobRef) -> None:
         self.key = key
@@ -136,7 +136,7 @@ class OwnHost:
         self.holder: asyncio.Task[None] | None = None
         """Holds its place; None without calls."""
         self.calls = 0
-        """Calls that wait or run."""
+        """Number of calls that wait or run."""
         self.used_at = time.monotonic()
         self.failure: Exception | None = None
         self.failed_at = 0.0
@@ -149,12 +149,12 @@ class OwnHost:
         self._slots: FairSlots | None = None
         """Slots that calls may take; None while it is closed."""
         self._entered = FairSlots(1)
-        """Slots of the running calls, also once it is closed."""
+        """Slots of the running calls, also after it is closed."""
         self._opening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @contextmanager
     def calling(self) -> Generator[None]:
-        """Around a call, its wait included."""
+        """Context of a call, including its wait."""
         self.calls += 1
         self.idle.clear()
         try:
@@ -166,7 +166,7 @@ class OwnHost:
                 self.idle.set()
 
     async def enter(self, claimant: Claimant) -> OwnProcess:
-        """The process, for one call, until `leave`. Raises: the failure of its start."""
+        """The process, for one call, until `leave`. Raises: the error of its start."""
         while True:
             slots = self._slots
             if slots is None or self.process is None:
@@ -186,19 +186,19 @@ class OwnHost:
         self._entered.release(claimant, service_s)
 
     def open(self) -> None:
-        """Let calls in: there is a process, and a place for it."""
+        """Admit calls; the process has started and has a place."""
         assert self.process is not None
         total = 1 if self.process.hello.cpu_bound else MAX_CONCURRENT_CALLS
         self._slots = self._entered = FairSlots(total, max(1, total - 1))
         self._opening.set_result(None)
 
     def close(self) -> None:
-        """Let no further call in."""
+        """Admit no further calls."""
         self._slots = None
         self._opening = asyncio.get_running_loop().create_future()
 
     def fail(self, error: Exception) -> None:
-        """End the calls that wait."""
+        """Fail the waiting calls."""
         self.failure, self.failed_at = error, time.monotonic()
         self._opening.set_exception(error)
         self._opening.exception()  # for asyncio's log, when no call is left

@@ -1,4 +1,4 @@
-"""Service of tenants' packages as the settings say: whether this replica has it, and its parts."""
+"""Builds the service of tenants' packages from the settings, if this replica has one."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ import json, env_svc.hosted.host
 from importlib.metadata import distributions
 print(json.dumps(sorted({one.name for one in distributions() if one.name})))
 """
-"""Printed by the interpreter of packages: names of what is installed for it."""
+"""Program that prints the names of an interpreter's installed packages."""
 PRINT_TIMEOUT_S = 60.0
 IDLE_CHECK_S = 5.0
 
@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class OwnService:
-    """What plays and checks packages."""
+    """Hosts and checks of packages."""
 
     hosts: OwnHosts
     checks: PackageChecks
@@ -43,7 +43,7 @@ class OwnService:
 
 @asynccontextmanager
 async def serving_own(settings: EnvSettings, bus: Bus, confinement: Confinement | None) -> AsyncGenerator[OwnService | None]:
-    """The service; None without a sandbox. Raises: Fatal for settings that cannot be."""
+    """The service; None without a sandbox. Raises: Fatal for settings that cannot be met."""
     addresses = parsed_addresses(settings.own_addresses)
     if confinement is None:
         yield None
@@ -76,7 +76,7 @@ async def serving_own(settings: EnvSettings, bus: Bus, confinement: Confinement 
 
 
 async def _installed(settings: EnvSettings, confinement: Confinement) -> list[str] | None:
-    """Names of the packages of the interpreter; None where it cannot play environments here. Raises: Fatal where it must."""
+    """Names of the interpreter's packages; None if it cannot play environments here. Raises: Fatal if it must."""
     try:
         await confinement.try_out(settings.own_python)
         process = await asyncio.create_subprocess_exec(settings.own_python, "-I", "-c", INSTALLED, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)

@@ -1,7 +1,7 @@
-"""Unpacked packages of this replica: each folder is there while a process uses it.
+"""Unpacked packages of this replica; each folder exists while a process uses it.
 
-Folders of one tenant and digest are made once, under a temporary name that is renamed when all files are written. They lie in a folder
-of this process.
+The folder of a tenant and digest is made once, under a temporary name, and renamed when all files are written. All folders are inside
+this process's own.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class Unpacked:
 
     folder: Path
     wheel: Wheel
-    """Without its files."""
+    """Wheel without its files."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class _Held:
 
 
 class PackageStore:
-    """Fetches and unpacks wheels, and removes what is no longer used."""
+    """Fetches and unpacks wheels, and removes unused ones."""
 
     def __init__(self, blobs: Blobs, shared: Path) -> None:
         """`shared`: folder of all replicas of this machine that share a data folder."""
@@ -59,9 +59,9 @@ class PackageStore:
         self._folder.close()
 
     async def acquire(self, tenant: str, ref: BlobRef) -> Unpacked:
-        """The package, until as many calls of `release`.
+        """The package, kept until as many calls of `release`.
 
-        Raises: WheelRefused; Reject when the blob is not in the store, or damaged; Unavailable when the store is, or the disk.
+        Raises: WheelRefused; Reject if the blob is missing or damaged; Unavailable if the store or the disk is.
         """
         held = self._held.setdefault((tenant, ref.sha256), _Held())
         held.users += 1
@@ -100,7 +100,7 @@ def _unpack(packed: bytes, into: Path) -> Unpacked:
             path.write_bytes(content)
             path.chmod(0o444)
         for place, _, _ in os.walk(temporary):
-            Path(place).chmod(0o755)  # whatever the service's umask is: a sandbox has a user of its own
+            Path(place).chmod(0o755)  # regardless of the service's umask: a sandbox runs as another user
         temporary.rename(into)
     except OSError as error:
         raise Unavailable(f"could not unpack a package: {error}") from None

@@ -1,7 +1,7 @@
-"""Reader of wheels from strangers: pure Python, plain files, bounded in every direction. Pure.
+"""Reader of untrusted wheels: pure Python, plain files, bounded in every dimension. Pure.
 
-A wheel is a zip. What its directory announces is checked before a file is unpacked, and what is unpacked is counted: `zipfile`
-gives no more of a file than it announces, and refuses one whose checksum is another. Nothing is written, and nothing of it is imported.
+A wheel is a zip archive. Sizes in its directory are checked before a file is unpacked, and unpacked bytes are counted. `zipfile` yields
+at most the announced bytes of a file, and refuses a wrong checksum. Nothing is written or imported.
 Source: PyPA specifications, "Binary distribution format" and "Recording installed projects".
 """
 
@@ -25,7 +25,7 @@ GROUP = "marlaas.environments"
 """Group of entry points that name environments."""
 TAG = re.compile(r"^py3[0-9]*(\.py[23][0-9]*)*-none-any$|^py2\.py3-none-any$")
 COMPILED = (".so", ".pyd", ".dll", ".dylib", ".exe", ".a", ".o", ".pyc", ".pth")
-"""Endings of files that are no source; a `.pth` runs code at each start of an interpreter."""
+"""Suffixes of files other than source; a `.pth` runs code at each start of an interpreter."""
 NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?$")
 VERSION = re.compile(r"^[A-Za-z0-9][A-Za-z0-9.+!_-]{0,99}$")
 REQUIREMENT = re.compile(r"^\s*(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?(?P<rest>.*)$", re.DOTALL)
@@ -38,7 +38,7 @@ MAX_LINE_CHARS = 1_000
 """Maximum length of a requirement, and of a line of entry_points.txt."""
 MAX_ENVIRONMENTS = 32
 MAX_PART_BYTES = 255
-"""Maximum length of the name of a file or folder, of the usual file systems."""
+"""Maximum length of a file or folder name in common file systems."""
 HEADERS_END = re.compile(rb"\r?\n\r?\n")
 
 
@@ -51,7 +51,7 @@ class WheelBounds:
     file_bytes: int = 8 * MIB
     unpacked_bytes: int = 32 * MIB
     ratio: int = 100
-    """Maximum of unpacked over packed bytes."""
+    """Maximum ratio of unpacked to packed bytes."""
     name_chars: int = 200
 
 
@@ -59,12 +59,12 @@ BOUNDS = WheelBounds()
 
 
 class WheelRefused(Exception):
-    """The wheel is not taken, with the reason in one sentence."""
+    """A refused wheel, with the reason in one sentence."""
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """Content of a wheel that was read."""
+    """Parsed content of a wheel."""
 
     name: str
     """Normalised: lower case, with `-`."""
@@ -73,9 +73,9 @@ class Wheel:
     """SHA-256 of its bytes, 64 hex digits."""
     files: dict[str, bytes]
     requires: tuple[str, ...]
-    """Normalised names of the packages that it needs, those of its extras left out."""
+    """Normalised names of required packages, without those of extras."""
     environments: dict[str, str]
-    """Its environments: name → `module:attribute`."""
+    """Environments: name → `module:attribute`."""
 
     @property
     def versioned_name(self) -> str:
@@ -83,7 +83,7 @@ class Wheel:
 
     @property
     def without_files(self) -> "Wheel":
-        """The same, of which the files are somewhere else."""
+        """Copy without the files."""
         return replace(self, files={})
 
 
@@ -115,7 +115,7 @@ def read_wheel(packed: bytes, bounds: WheelBounds = BOUNDS) -> Wheel:
 
 
 def missing_requirements(wheel: Wheel, installed: Iterable[str]) -> list[str]:
-    """Packages that the wheel needs and the operator has not installed. Their versions are for the trial in the sandbox to find out."""
+    """Required packages that the operator has not installed. Versions are checked only by the trial in the sandbox."""
     return sorted(set(wheel.requires) - {normalised(name) for name in installed})
 
 
@@ -125,7 +125,7 @@ def normalised(name: str) -> str:
 
 
 def _checked(entries: list[zipfile.ZipInfo], bounds: WheelBounds) -> list[zipfile.ZipInfo]:
-    """The files of an archive, by what its directory announces. Raises: WheelRefused."""
+    """Entries of an archive's files, after checks of its directory. Raises: WheelRefused."""
     if len(entries) > bounds.files:
         raise WheelRefused(f"the wheel has {len(entries)} files, at most {bounds.files} are taken")
     seen: set[str] = set()
@@ -158,7 +158,7 @@ def _check_name(name: str, bounds: WheelBounds) -> None:
 
 
 def _unpacked(archive: zipfile.ZipFile, entries: list[zipfile.ZipInfo], room: int, bounds: WheelBounds) -> dict[str, bytes]:
-    """Contents by name, of at most `room` bytes together. Raises: WheelRefused, and what `zipfile` raises."""
+    """Contents by name, at most `room` bytes in total. Raises: WheelRefused; as `zipfile`."""
     files: dict[str, bytes] = {}
     for entry in entries:
         content = bytearray()
@@ -192,7 +192,7 @@ def _headers(files: dict[str, bytes], name: str) -> Message:
 
 
 def _check_kind(headers: Message, files: Collection[str]) -> None:
-    """Raises: WheelRefused unless the wheel is of Python source alone, for any machine."""
+    """Raises: WheelRefused unless the wheel has only Python source, for any platform."""
     tags = [str(tag).strip() for tag in headers.get_all("Tag", [])]
     if str(headers.get("Root-Is-Purelib", "")).strip().lower() != "true" or not tags or not all(map(TAG.match, tags)):
         raise WheelRefused(f"only wheels of pure Python 3 are taken (py3-none-any), this is for {', '.join(tags)[:100] or 'nothing'}")
@@ -233,7 +233,7 @@ def _requires(requirements: Iterable[str]) -> tuple[str, ...]:
 
 
 class _EntryPoints(configparser.ConfigParser):
-    """Entry points, whose names keep their case."""
+    """Parser of entry points that keeps the case of names."""
 
     def optionxform(self, optionstr: str) -> str:
         return optionstr

@@ -1,8 +1,8 @@
 """Sandbox `bubblewrap`: CPython in namespaces of its own, without a daemon. The door to `bwrap`.
 
-The code sees an interpreter, its libraries and an empty /tmp, and nothing else of this machine: no network, no other
-process, no environment variables. It has no capabilities, and its limits are the kernel's. Where the service runs as root,
-each run has a user id of its own, because root's processes are not counted; elsewhere, a user namespace of its own."""
+The code sees only an interpreter, its libraries and an empty /tmp of this machine: no network, no other process, no
+environment variables. It has no capabilities, and the kernel enforces its limits. If the service runs as root, each run has
+its own user id, because the kernel does not limit root's processes; otherwise its own user namespace."""
 
 import asyncio
 import os
@@ -29,21 +29,21 @@ from env_svc.sandboxes.kernel import DEVICES, LIBRARIES
 from env_svc.sandboxes.sandbox import Bounds, RunResult, Sandbox
 
 KEPT_BY_ROOT = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
-"""Privileges where the service is root: the first program needs both to change its user, and loses them by that."""
+"""Capabilities if the service is root: the first program needs both to change its user, and loses them by that."""
 
 
 OF_NO_USER = ("--unshare-user", "--disable-userns", "--cap-drop", "ALL", "--uid", "65534", "--gid", "65534")
-"""Elsewhere: none, in a user namespace."""
+"""Otherwise: none, in a user namespace."""
 
 
 def parent_folders(paths: Iterable[str], *, below: str = "/") -> list[str]:
-    """Make the folders above bound paths, which would otherwise be readable by root alone. `below`: only those within it."""
+    """Arguments that make the folders above bound paths, else readable only by root. `below`: only folders within it."""
     folders = sorted({str(above) for path in paths for above in Path(path).parents if str(above) != "/" and str(above).startswith(below)})
     return [argument for folder in folders for argument in ("--perms", "0755", "--dir", folder)]
 
 
 def visible(read: Sequence[str], write: Sequence[str] = ()) -> list[str]:
-    """Bind libraries and `read` so that they cannot be changed, then `write` and devices."""
+    """Arguments that bind libraries and `read` read-only, then `write` and devices."""
     bound = [("--ro-bind-try", one) for one in LIBRARIES] + [("--ro-bind", one) for one in read] + [("--bind", one) for one in write]
     return [argument for option, path in (*bound, *(("--dev-bind", one) for one in DEVICES)) for argument in (option, path, path)]
 

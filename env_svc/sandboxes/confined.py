@@ -1,8 +1,8 @@
 """Sandbox `confined`: CPython in a process that the kernel confines, without a package, root or a daemon.
 
-Two kinds (`kernel.py`), of which it takes the stronger that works here: `namespaces`, as in bubblewrap, and `landlock`, for containers
-that have none. The weaker kind reads no file but the interpreter's. It shares the host's network stack and process table, which its
-seccomp filter keeps it from using.
+It uses the stronger of two kinds (`kernel.py`) that works here: `namespaces`, as in bubblewrap, or `landlock`, for containers without
+namespaces. The weaker kind can read only the interpreter's files. It shares the host's network stack and process table, but its seccomp
+filter forbids their use.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ from env_svc.sandboxes.interpreter import (
 from env_svc.sandboxes.sandbox import Bounds, RunResult, Sandbox
 
 SCRATCH_LOOK_S = 0.05
-"""Seconds between measurements of the disk use of a run of the kind `landlock`."""
+"""Seconds between measurements of a `landlock` run's disk use."""
 HIDDEN_PLACES = ("'/tmp", "'/dev/shm", "'/proc")
-"""Paths that a program may count on, and that the kind `landlock` does not offer."""
+"""Paths that programs may expect and the kind `landlock` lacks."""
 
 
 class ConfinedSandbox(Sandbox):
@@ -117,7 +117,7 @@ class ConfinedSandbox(Sandbox):
 
 
 async def _disk_limit_exceeded(folder: Path) -> None:
-    """Returns once a run exceeds its disk limit, which no file system of its own enforces."""
+    """Return when a run exceeds its disk limit, which no separate file system enforces."""
     while await asyncio.to_thread(_size, folder) <= SCRATCH_BYTES:  # noqa: ASYNC110 (the kernel reports no such event)
         await asyncio.sleep(SCRATCH_LOOK_S)
 

@@ -1,6 +1,6 @@
 """The sandbox of this process: chosen by the settings, with a trial run at the start; tools and environments get it when they are built.
 
-It is no option of a task: the operator of a replica decides where code may run.
+It is not an option of a task: the operator of a replica decides where code may run.
 """
 
 import structlog
@@ -16,7 +16,7 @@ _current: Sandbox | None = None
 
 
 AUTO = ("bubblewrap", "docker", "confined", "monty")
-"""Order in which `auto` tries the sandboxes: CPython wherever that is safe."""
+"""Order in which `auto` tries the sandboxes: CPython first, if safe."""
 
 
 log = structlog.get_logger()
@@ -36,7 +36,7 @@ def current(wanted_by: str) -> Sandbox:
 
 
 def refuse_unsupported(sandbox: Sandbox, source: str, *errors: str) -> None:
-    """Raises: Unsupported where a program failed because the sandbox lacks something, or has another meaning in it."""
+    """Raises: Unsupported if a program failed because the sandbox lacks a feature, or runs it differently."""
     missing = [found for error in errors if error and (found := sandbox.unsupported(error)) is not None]
     for found in missing or [sandbox.differs(source)]:
         if found is not None:

@@ -30,7 +30,7 @@ USER = "65534:65534"
 COMMAND = ["/usr/bin/env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin", "python3", "-I", "-S", "-c", prelude()]
 LABEL = "marlaas.sandbox"
 ROOM_BYTES = 32 * MIB
-"""Memory of the interpreter and /tmp, beyond the code's limit."""
+"""Memory of the interpreter and /tmp, added to the code's limit."""
 ENGINE_TIMEOUT_S = 60
 START_TIMEOUT_S = 30.0
 FRAME = struct.Struct(">BxxxI")
@@ -104,7 +104,7 @@ class DockerSandbox(Sandbox):
 
     @contextlib.asynccontextmanager
     async def _container(self, bounds: Bounds) -> AsyncGenerator[_Container]:
-        """A container for one run, a warm one where its bounds are the defaults; it is removed afterwards, in the background."""
+        """A container for one run, a warm one if its bounds are the defaults; it is removed afterwards, in the background."""
         is_default = (bounds.memory_bytes, bounds.processes) == (Bounds().memory_bytes, Bounds().processes)
         container = self._warm.pop(0) if is_default and self._warm else await self._create(bounds)
         try:

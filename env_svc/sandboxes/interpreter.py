@@ -15,7 +15,7 @@ from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes.sandbox import MIB, Bounds, CapturedOutput, OutputLimitExceeded, RunResult, Stopped, run_result
 
 FIRST_USER = 2_000_000
-"""First user id of runs where the service is root; ids of system users and containers end far below."""
+"""First user id of runs if the service is root; ids of system users and containers are far lower."""
 SCRATCH_BYTES = 16 * MIB
 START_TIMEOUT_S = 20.0
 CHUNK_BYTES = 64 * 1024
@@ -69,7 +69,7 @@ class Rlimits:
     memory_bytes: int
     cpu_s: int
     processes: int | None = None
-    """None where something else counts them."""
+    """None if the sandbox limits them otherwise."""
 
     def named(self) -> dict[str, int]:
         limits = {
@@ -83,7 +83,7 @@ class Rlimits:
 
 
 def standard_input(source: str, limits: Rlimits, user: int = 0) -> bytes:
-    """The prelude's input. `user`: the user id to change to, where it starts as root; 0: none."""
+    """The prelude's input. `user`: the user id to change to, if it starts as root; 0: none."""
     code = source.encode(errors="replace")
     header = json.dumps([limits.named(), user, len(code)])
     return f"{header}\n".encode() + code

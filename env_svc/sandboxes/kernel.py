@@ -1,6 +1,6 @@
 """Confinement by the kernel alone, as source that an interpreter runs before a policy's code.
 
-The project is not importable there, so these are texts: functions over ctypes, and the calls of them. Two kinds:
+The project is not importable there, so these are texts: functions over ctypes, and statements that call them. Two kinds:
 
 namespaces   a user (unless root), mount, network, pid, ipc and uts namespace of its own, with a root that holds the interpreter, its
              libraries and an empty /tmp; no capabilities; a seccomp filter over calls that reach the kernel's less used parts
@@ -14,10 +14,10 @@ from typing import Literal
 
 Kind = Literal["namespaces", "landlock"]
 NOT_OFFERED = 38
-"""ENOSYS, the error of system calls that the kind `landlock` does not offer; a program gets it from nothing else."""
+"""ENOSYS, the error of system calls that the kind `landlock` forbids; nothing else returns it."""
 
 PUBLIC = ("/etc/mime.types", "/etc/localtime", "/usr/share/zoneinfo")
-"""Files that the standard library reads where a machine has them, and that reveal nothing of it."""
+"""Files that the standard library reads if present; they reveal nothing of the machine."""
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 

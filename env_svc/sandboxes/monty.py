@@ -21,7 +21,7 @@ from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes.sandbox import MAX_ERROR_CHARS, Bounds, CapturedOutput, OutputLimitExceeded, RunResult, Sandbox, Stopped
 
 GRACE_S = 1.0
-"""Time after a run's limit, which ends it from inside, before its worker is killed."""
+"""Seconds between a run's time limit, enforced inside, and the kill of its worker."""
 
 
 class MontySandbox(Sandbox):
@@ -145,7 +145,7 @@ def lacks(error: str) -> bool:
 
 
 def differs(source: str) -> str | None:
-    """The part of a program that has another meaning in monty, without an error; None where none is known, or it does not parse."""
+    """The part of a program that monty runs differently without an error; None if none is known, or it does not parse."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -168,7 +168,7 @@ def _differences(tree: ast.AST) -> Iterator[str]:
 
 
 def _special(statement: ast.stmt) -> list[str]:
-    """Names that a class's statement defines, that CPython treats specially, and monty does not."""
+    """Special names that a class's statement defines, and monty ignores."""
     match statement:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
             names = [name]
@@ -201,7 +201,7 @@ def _module_attribute(error: str) -> bool:
 
 
 def _attribute(error: str) -> bool:
-    """A missing attribute of a type or of its objects; types of the standard library's classes cannot be looked up, and count."""
+    """Whether CPython has the missing attribute; counted as such for special names and classes of the standard library."""
     found = ATTRIBUTE.fullmatch(error)
     if found is None:
         return False

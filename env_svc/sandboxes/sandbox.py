@@ -32,7 +32,7 @@ class CapturedOutput:
         self.is_too_much = False
 
     def add(self, data: bytes, *, is_error: bool = False) -> None:
-        """Raises: OutputLimitExceeded, with what fits kept."""
+        """Raises: OutputLimitExceeded, after keeping what fits."""
         (self._error if is_error else self._output).extend(data[: self._left])
         if len(data) > self._left:
             self.is_too_much, self._left = True, 0
@@ -62,7 +62,7 @@ class Bounds:
 
 
 TRIAL = Bounds(time_s=30.0)
-"""Limits of the trial run at the start, when the machine is busy starting everything."""
+"""Limits of the trial run at the start, while the machine is busy."""
 
 
 @dataclass(frozen=True)
@@ -106,11 +106,11 @@ class Sandbox(ABC):
         """Description in one line, for operators and authors of tasks."""
 
     def unsupported(self, error: str) -> str | None:  # noqa: ARG002 (CPython lacks nothing)
-        """The line of an error that this sandbox caused; None where the program did."""
+        """The line of an error that this sandbox caused; None if the program did."""
         return None
 
     def differs(self, source: str) -> str | None:  # noqa: ARG002 (CPython differs in nothing)
-        """The part of a program that has another meaning here than in CPython, without an error; None where none is known."""
+        """The part of a program that runs differently here than in CPython, without an error; None if none is known."""
         return None
 
     @abstractmethod
@@ -119,7 +119,7 @@ class Sandbox(ABC):
 
     @abstractmethod
     async def run(self, source: str, bounds: Bounds) -> RunResult:
-        """The run's result, whatever the code does. Raises: SandboxUnavailable when the sandbox failed."""
+        """The run's result, for any code. Raises: SandboxUnavailable when the sandbox failed."""
 
     @abstractmethod
     async def close(self) -> None:

@@ -5,7 +5,7 @@ nor reach an address of its own choice:
 
     [files]
     command = ["python", "/srv/files_server.py"]
-    environment = { FILES_ROOT = "/srv/files" }      # besides the few variables that a program needs
+    environment = { FILES_ROOT = "/srv/files" }      # added to a minimal environment
 
     [weather]
     url = "http://tools.internal:8000/mcp"
@@ -32,7 +32,7 @@ PING_TIMEOUT_S = 5.0
 
 
 class ToolServer(BaseModel):
-    """One table of the file: a command that speaks over its standard streams, or an address."""
+    """One table of the file: a command that serves over its standard streams, or a URL."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -48,7 +48,7 @@ class ToolServer(BaseModel):
 
 
 class Mcp(ToolSource):
-    """The tools of one server, or the named ones among them."""
+    """Tools of one server: all, or the named ones."""
 
     def __init__(self, server: str, *, tools: list[str] | None = None, time_s: float = 10.0) -> None:
         try:
@@ -89,7 +89,7 @@ class _RemoteTool(Tool):
         client = await self._connection.client()
         try:
             async with asyncio.timeout(self._time_s):
-                # Not `Client.call_tool`: it raises where an answer does not fit the server's own schema for it.
+                # Not `Client.call_tool`: it raises if an answer does not fit the server's own schema for it.
                 asked = CallToolRequest(params=CallToolRequestParams(name=self.name, arguments=arguments))
                 result = await client.session.send_request(asked, CallToolResult)
         except TimeoutError:
@@ -99,7 +99,7 @@ class _RemoteTool(Tool):
             await self._connection.check(client)
             raise CallError(str(error)) from None
         except ValidationError as error:
-            raise CallError(f"{self.name} answered what is no result of MCP: {error.error_count()} errors") from None
+            raise CallError(f"{self.name} returned an invalid MCP result: {error.error_count()} errors") from None
         except Exception as error:
             raise self._connection.lost(client, error) from error
         text = text_of(result)
@@ -109,7 +109,7 @@ class _RemoteTool(Tool):
 
 
 async def _pages(client: Any) -> AsyncIterator[Any]:
-    """Pages of the server's list of tools; it ends where a cursor comes again."""
+    """Pages of the server's list of tools; ends when a cursor repeats."""
     cursors: list[str | None] = [None]
     while (cursor := cursors[-1]) not in cursors[:-1]:
         page = await client.list_tools(cursor=cursor)
@@ -120,7 +120,7 @@ async def _pages(client: Any) -> AsyncIterator[Any]:
 
 
 def text_of(result: Any) -> str:
-    """A result as text: what has none is named, and structured content stands where nothing else has text. `Any`: of the package."""
+    """A result as text: other content is named, and structured content is used if nothing has text. `Any`: of the package."""
     parts = [_block_text(block) for block in result.content]
     if result.structured_content is not None and not any(block.type == "text" for block in result.content):
         parts.append(json.dumps(result.structured_content, ensure_ascii=False))
@@ -141,11 +141,11 @@ def _block_text(block: Any) -> str:
 
 
 class _Connection:
-    """A connection to one server, opened on demand. An asyncio task of its own holds it, which alone may leave its context."""
+    """A connection to one server, opened on demand. One asyncio task enters and leaves its context, as it must."""
 
     def __init__(self, name: str, server: ToolServer) -> None:
         self._name, self._server = name, server
-        self._client: Any = None  # of the package, whose import is left to those who need it
+        self._client: Any = None  # of the package, which is imported only when needed
         self._connecting: asyncio.Task[Any] | None = None
         self._holder: asyncio.Task[None] | None = None
         self._leave = asyncio.Event()

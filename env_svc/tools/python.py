@@ -13,7 +13,7 @@ MAX_TRACEBACK_LINES = 6
 
 
 class Python(Tool):
-    """Answers with the code's output and the value of its last line. Nothing is kept between calls."""
+    """Returns the code's output and the value of its last line. Nothing is kept between calls."""
 
     name = "python"
     description = "Run Python code and see what it prints. The value of the last line is printed too. Nothing is kept between calls."
@@ -39,7 +39,7 @@ class Python(Tool):
 
 
 def with_last_value(source: str) -> str:
-    """The code, changed to print the value of its last line where that is an expression with a value."""
+    """The code, changed to print the value of its last line if that is an expression with a value."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, MemoryError, RecursionError):

@@ -3,7 +3,7 @@
     calculator               built in, or an entry point of the group `marlaas.tools`
     my_package.tools:Dice    <module>:<attribute>
 
-A name leads to a subclass of `Tool` or `ToolSource`, or to nothing.
+A name resolves to a subclass of `Tool` or `ToolSource`, or to nothing.
 """
 
 import importlib
@@ -29,7 +29,7 @@ AnyTool = Tool | ToolSource
 
 
 class UnknownTool(WrongOptions):
-    """No tool has this name, or the name leads to something else."""
+    """No tool has this name, or the name resolves to something else."""
 
 
 def names() -> list[str]:
@@ -39,7 +39,7 @@ def names() -> list[str]:
 
 @lru_cache(maxsize=1024)
 def find(name: str) -> type[Tool] | type[ToolSource]:
-    """The class that `name` leads to. Raises: UnknownTool, with near matches."""
+    """The class that `name` resolves to. Raises: UnknownTool, with near matches."""
     path = _installed().get(name, name)
     module, colon, attribute = path.partition(":")
     if not colon:

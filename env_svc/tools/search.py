@@ -26,7 +26,7 @@ class SearchIndex:
     ranking: Any  # of bm25s, which is not typed
 
     def best(self, query: str, max_results: int) -> list[int]:
-        """Numbers of the documents that share a word with the query, best first."""
+        """Indices of the documents that share a word with the query, best first."""
         words = _words([query])
         if not words[0]:
             return []
@@ -50,7 +50,7 @@ def index_of(corpus: str) -> SearchIndex:
 
 
 class Search(Tool):
-    """Answers with the documents that match a query best."""
+    """Returns the documents that match a query best."""
 
     name = "search"
     parameters = {

@@ -13,8 +13,8 @@
             return str(sum(random.randint(1, self.sides) for _ in range(count)))
 
 The rules: one object serves many episodes concurrently and runs on the service's event loop, so it awaits everything slow and
-keeps no state of an episode. Arguments have been checked against `parameters`. A call may be made twice when a replica dies in
-between. The policy reads the answer: it, or a CallError, explains what the policy did wrong.
+keeps no state of an episode. Arguments have been checked against `parameters`. A call may run twice if a replica dies
+in between. The policy reads the answer: it, or a CallError, explains what the policy did wrong.
 """
 
 from abc import ABC, abstractmethod

@@ -33,7 +33,7 @@ def _is_whole(_: object, value: object) -> bool:
 
 
 Validator: Any = extend(Draft202012Validator, type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_whole))
-"""Validator to which 3.0 is no integer, as it is none to tools. `Any`: the library's classes of validators have no type of their own."""
+"""Validator that refuses 3.0 as an integer, as tools do. `Any`: the library's validator classes are untyped."""
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")
 
 
@@ -45,7 +45,7 @@ class ValidatedTool:
     validator: Draft202012Validator
 
     def error_in(self, arguments: Arguments) -> str | None:
-        """The error in these arguments, for the policy to read; None where they are valid."""
+        """The error in these arguments, for the policy to read; None if they are valid."""
         try:
             error = best_match(self.validator.iter_errors(arguments))
         except Exception as failure:  # the schema is valid, and cannot be applied to them: they are too deep for it
@@ -139,7 +139,7 @@ def validated(tool: Tool) -> ValidatedTool:
 
 
 def _dangling(schema: Schema) -> str | None:
-    """A reference in a schema that leads nowhere, or out of it."""
+    """A reference that does not resolve within the schema; None if all do."""
     resource = DRAFT202012.create_resource(schema)
     pending = [(resource, Registry[Any]().resolver_with_root(resource))]
     while pending:

@@ -213,6 +213,6 @@ class Forwarded:
         return any(found in proxy for proxy in self._proxies)
 
     def _sender(self, forwarded: Sequence[str]) -> str | None:
-        """The last address that is no trusted proxy: those before it are claims of the client."""
+        """Last address other than a trusted proxy: earlier ones are the client's claims."""
         addresses = [address.strip() for line in forwarded for address in line.split(",") if address.strip()]
         return next((address for address in reversed(addresses) if not self._is_named(address)), None)

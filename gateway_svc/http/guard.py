@@ -136,7 +136,7 @@ class _Sent:
     """Adds the request's id and its rate limits to the answer, and records its status."""
 
     def __init__(self, send: Send, body: "_Body", state: dict[str, Any]) -> None:
-        """`state`: the request's, where its route stores the state of rate limits. `Any`: the framework's."""
+        """`state`: the request's, in which its route stores the state of rate limits. `Any`: the framework's."""
         self._send = send
         self._body = body
         self._state = state

@@ -15,7 +15,7 @@ from gateway_svc.settings import GatewaySettings
 
 BACKLOG = 2048
 """Maximum connections waiting in the kernel to be accepted."""
-ACCEPTED_AT_ONCE = 4
+ACCEPTED_PER_TURN = 4
 """Connections accepted per turn of the event loop: asyncio would accept BACKLOG of them, which takes about 300 ms, and uvloop one."""
 VANISHED_MS = 30_000
 """Milliseconds without an acknowledgement after which the kernel closes a connection, so that streams to vanished clients end."""
@@ -43,7 +43,7 @@ class GatewayServer(Server):
                 ssl_shutdown_timeout=limit_s,
             )
             for each in sockets
-            for _ in range(ACCEPTED_AT_ONCE)
+            for _ in range(ACCEPTED_PER_TURN)
         ]
         for each in sockets:
             each.listen(config.backlog)  # creating the servers set the kernel's backlog to the same value

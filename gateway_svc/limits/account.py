@@ -27,17 +27,17 @@ RENEW_S = 3.0
 IDLE_S = 120.0
 """Seconds without a request after which an account is dropped."""
 MAX_TRIES = 40
-AWAY_S = 0.5
+BACKOFF_S = 0.5
 """Seconds without new exchanges after a failed one."""
 EXCHANGE_S = 2.0
 """Maximum seconds of an exchange with NATS."""
 
-AWAY = "NATS does not say what is used of the limits"
+UNKNOWN_USAGE = "usage of the limits is unknown: NATS does not report it"
 
 log = structlog.get_logger()
 
 
-class StoreAway(Unavailable):
+class StoreUnavailable(Unavailable):
     """Usage is unknown: NATS does not answer, or has no bucket for it yet."""
 
 
@@ -110,7 +110,7 @@ class Account:
         self.running = 0
         """Requests that may still charge the account, even if concurrent replies are unlimited."""
         self._used_s = time.monotonic()
-        self._away_until_s = 0.0
+        self._unavailable_until_s = 0.0
         self.exchanges = 0
 
     @property
@@ -124,12 +124,12 @@ class Account:
         self._used_s = time.monotonic()
 
     async def take(self, amounts: Amounts, allowed: Allowed) -> int:
-        """Charge amounts; those without a limit must be 0. Returns the slot charged, for `correct`. Raises: LimitMet; StoreAway."""
+        """Charge amounts; those without a limit must be 0. Returns the slot charged, for `correct`. Raises: LimitMet; StoreUnavailable."""
         now_s = time.monotonic()
         if self._exchanging is None and self._lease.covers(amounts, now_s) and self._has_streams(amounts, allowed):
             return self._from_lease(amounts)
-        if not self._bus.is_connected or now_s < self._away_until_s:
-            raise StoreAway(AWAY)
+        if not self._bus.is_connected or now_s < self._unavailable_until_s:
+            raise StoreUnavailable(UNKNOWN_USAGE)
         want = _Want(amounts, allowed, asyncio.get_running_loop().create_future())
         self._waiting.append(want)
         self.exchange()
@@ -202,10 +202,10 @@ class Account:
         except (MarlaasError, TimeoutError) as error:
             self._revision = None
             log.warning("http_use_unknown", reason=str(error) or type(error).__name__)
-            self._away_until_s = time.monotonic() + AWAY_S
+            self._unavailable_until_s = time.monotonic() + BACKOFF_S
             for want in batch:
                 if not want.granted.done():
-                    want.granted.set_exception(StoreAway(AWAY))
+                    want.granted.set_exception(StoreUnavailable(UNKNOWN_USAGE))
 
     async def _settle(self, batch: list[_Want]) -> None:
         """Grant or refuse a batch by compare-and-set. Raises: MarlaasError."""

@@ -14,8 +14,8 @@ from common.bus import Bus
 from common.errors import MarlaasError, Unavailable
 from common.messages import AskTerms, ServedDelta, TermsAnswer
 from gateway_svc.access import Caller
-from gateway_svc.limits.account import Account, LimitMet, Standing, StoreAway
-from gateway_svc.limits.refusals import NAMES, budget_spent, no_tenant, store_away, too_many
+from gateway_svc.limits.account import Account, LimitMet, Standing, StoreUnavailable
+from gateway_svc.limits.refusals import NAMES, budget_spent, no_tenant, store_unavailable, too_many
 from gateway_svc.limits.window import RATES, Allowed, Amounts, Rate
 from gateway_svc.openai.sampling.choices import Choice, Prompt
 from gateway_svc.serving.progress import Given
@@ -53,7 +53,7 @@ class _Part:
         return replace(amounts, **unlimited)
 
     async def take(self, amounts: Amounts) -> int:
-        """As `Account.take`. Raises: Problem if a limit is reached; StoreAway."""
+        """As `Account.take`. Raises: Problem if a limit is reached; StoreUnavailable."""
         try:
             return await self.account.take(amounts, self.allowed)
         except LimitMet as met:
@@ -105,9 +105,9 @@ class Limiter:
         parts = await self._parts(caller, tenant)
         try:
             await self._take(parts, Amounts(requests=1))
-        except StoreAway:
+        except StoreUnavailable:
             if not reads:
-                raise store_away() from None
+                raise store_unavailable() from None
         finally:
             noted(_tightest(parts))
 
@@ -150,8 +150,8 @@ class Limiter:
         charged = sum(map(tokens_of, choices))
         try:
             taken = await self._take(parts, Amounts(tokens=charged, streams=len(choices)))
-        except StoreAway:
-            raise store_away() from None
+        except StoreUnavailable:
+            raise store_unavailable() from None
         finally:
             noted(_tightest(parts))
 
@@ -191,7 +191,7 @@ class Limiter:
         return found
 
     async def _take(self, parts: list[_Part], amounts: Amounts) -> list[_Taken]:
-        """Charge all parts, or none. Raises: Problem; StoreAway."""
+        """Charge all parts, or none. Raises: Problem; StoreUnavailable."""
         taken = list[_Taken]()
         try:
             for part in parts:

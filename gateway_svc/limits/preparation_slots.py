@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any
 
-AT_ONCE = 4
+MAX_CONCURRENT = 4
 """Maximum requests of one sender in preparation. More than a process has time for, since each also waits for NATS."""
 HOLD_S = 0.05
 """Maximum seconds that a request delays the next one of its sender."""
@@ -43,8 +43,10 @@ class TooBusy(Exception):
 class PreparationSlots:
     """Preparation slots of one process."""
 
-    def __init__(self, at_once: int = AT_ONCE, hold_s: float = HOLD_S, monotonic_s: Callable[[], float] = time.monotonic) -> None:
-        self._at_once = at_once
+    def __init__(
+        self, max_concurrent: int = MAX_CONCURRENT, hold_s: float = HOLD_S, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._max_concurrent = max_concurrent
         self._hold_s = hold_s
         self._monotonic_s = monotonic_s
         self._running: dict[str, int] = {}
@@ -60,7 +62,7 @@ class PreparationSlots:
     async def begin(self, sender: str) -> "PreparationSlot":
         """Wait for one of the sender's slots and for its share of processor time. Raises: TooBusy."""
         running = self._running.get(sender, 0)
-        if running < self._at_once:
+        if running < self._max_concurrent:
             self._running[sender] = running + 1
         else:
             turn = asyncio.get_running_loop().create_future()

@@ -10,7 +10,7 @@ from gateway_svc.limits.preparation_slots import TooBusy
 from gateway_svc.limits.window import RATES, Kind, Rate
 from gateway_svc.problems import FieldError, Problem
 
-STORE_AWAY_S = 2
+RETRY_AFTER_S = 2
 """Seconds after which a request may be retried while usage is unknown."""
 NAMES: dict[Kind, tuple[Limit, Limit]] = {
     "requests": ("requests_per_minute", "key_requests_per_minute"),
@@ -31,9 +31,9 @@ def too_many(met: LimitMet, tenant: str, *, of_key: bool) -> Problem:
     return Problem(429, "Too many requests", detail, "rate_limited", headers=headers)
 
 
-def store_away() -> Problem:
-    detail = "nobody can say what is used of the limits: NATS's store does not answer; send it again later"
-    return Problem(503, "Unavailable", detail, "limits_unavailable", headers={"Retry-After": str(STORE_AWAY_S)})
+def store_unavailable() -> Problem:
+    detail = "usage of the limits is unknown: NATS's store does not answer; retry later"
+    return Problem(503, "Unavailable", detail, "limits_unavailable", headers={"Retry-After": str(RETRY_AFTER_S)})
 
 
 def too_busy(busy: TooBusy) -> Problem:

@@ -1,6 +1,6 @@
 """Serving: the gateway's side of requests to versions. No HTTP here.
 
-Consumes  replies.<gateway>, by core NATS
+Consumes  replies.<gateway>, by core NATS; the key-value buckets `replicas` and `history`
 Produces  prompts.serve.<pool>.<shard>.<task>.<request>, cancels.<replica>, served.<task>.<request>
 
 client.py        a request as a stream of deltas, which survives the failure of replicas

@@ -175,7 +175,7 @@ class Serving:
             return _overdue(stream)
         stream.unheard += 1
         if stream.unheard >= MAX_UNHEARD:
-            return _failed(stream, "engine_lost", "no replica goes on with it")
+            return _failed(stream, "engine_lost", "no replica continues it")
         return await self._try_again(stream)
 
     async def _try_again(self, stream: _Stream) -> ServedDelta | None:
@@ -244,7 +244,7 @@ class Serving:
             return
         message = CancelServing(gateway=self.gateway, requests=[ServedAttempt(request=request, attempt=attempt)])
         try:
-            await self._bus.requests.tell(streams.cancels(replica), message)
+            await self._bus.requests.send(streams.cancels(replica), message)
         except Unavailable as error:
             log.warning("cancellation_lost", request=request, reason=str(error))
 

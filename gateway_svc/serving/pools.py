@@ -49,7 +49,7 @@ class Restarts:
         await run_forever(self._look, REPLICA_TTL_S / 5, "replicas_unknown")
 
     async def _look(self) -> None:
-        lives = await self._bus.kv.values(HISTORY_BUCKET, ProcessLife, LIVES)  # read first: what is ready here has reported by then
+        lives = await self._bus.kv.values(HISTORY_BUCKET, ProcessLife, LIVES)  # read first: processes ready here have reported by then
         reports = await self._bus.kv.values(REPLICAS_BUCKET, ReplicaReport)
         self._alive = {life_key(report.service, report.replica) for report in reports}
         self._lives = [life for life in lives if life.service == "rollout" and life.ended != ""]

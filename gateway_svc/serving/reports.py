@@ -16,7 +16,7 @@ from gateway_svc.serving.progress import Given
 MAX_WAITING = 20_000
 """Maximum reports waiting for NATS: about as many requests as one process ends in minutes."""
 PAUSE = Backoff(first_s=0.5, max_s=10.0)
-UNBOOKED = Counter("marlaas_gateway_unbooked_requests_total", "Ended requests whose report was dropped, so that nobody pays them")
+UNBOOKED = Counter("marlaas_gateway_unbooked_requests_total", "Ended requests whose report was dropped, so that they are not billed")
 
 log = structlog.get_logger()
 

@@ -19,7 +19,7 @@ MAX_WAITING_BYTES = 32 * 1024 * 1024
 """Maximum bytes of requests that no replica has accepted; those of all gateways share the stream REQUESTS."""
 TENANTS_SHARE = 0.5
 """Maximum fraction per tenant, so that requests of other tenants find room."""
-AT_ONCE = 8
+MAX_SENT = 8
 """Maximum requests per tenant and pool that were sent and have no token. Fewer than a replica accepts, so that one tenant cannot fill a
 replica; enough to start a few hundred requests per second."""
 
@@ -82,8 +82,8 @@ class Reservation:
 class SendWindow:
     """Send windows of one process."""
 
-    def __init__(self, at_once: int = AT_ONCE) -> None:
-        self._at_once = at_once
+    def __init__(self, max_sent: int = MAX_SENT) -> None:
+        self._max_sent = max_sent
         self._slots: dict[tuple[str, str], FairSlots] = {}
         """(pool, tenant) → slots."""
 
@@ -94,7 +94,7 @@ class SendWindow:
     async def begin(self, pool: str, tenant: str, key: str | None) -> Callable[[], None]:
         """Wait until a request may be sent. Call the returned function at its first token or its end; further calls do nothing."""
         place, claimant = (pool, tenant), Claimant(key or "none", "requests")
-        slots, ending = self._slots.setdefault(place, FairSlots(self._at_once)), ExitStack()
+        slots, ending = self._slots.setdefault(place, FairSlots(self._max_sent)), ExitStack()
         ending.callback(self._forget_idle, place)
         with ending:
             await slots.acquire(claimant)

@@ -13,7 +13,7 @@ from common.messages.serving import MAX_TEXT_TOKENS
 
 WAIT_S = 3.0
 """Seconds to wait for texts, after which tokens are shown as ids."""
-AT_ONCE = 4
+MAX_CONCURRENT = 4
 """Maximum concurrent requests of one gateway; they compete with chats for replicas."""
 ID_BYTES = 4
 
@@ -25,7 +25,7 @@ class Texts:
         self._bus = bus
         self._gateway = gateway
         self._waiting: dict[str, asyncio.Future[TokenTexts]] = {}
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._places = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def of(self, pool: str, task: str, ids: bytes) -> TokenTexts | None:
         """Texts of tokens, (T,) int32; None if no live replica of the pool serves, or none answers."""

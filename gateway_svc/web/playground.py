@@ -20,7 +20,7 @@ ROLES = ("user", "assistant")
 EXTENSIONS = ("top_k", "min_p", "repetition_penalty")
 """Settings without an argument in the `openai` client."""
 FIRST = {"max_tokens": "256", "top_logprobs": "5"}
-MOST_TOKENS = 500
+MAX_SHOWN_TOKENS = 500
 """Maximum rows of a table of tokens."""
 
 
@@ -193,8 +193,8 @@ def whole_answer(content: bytes) -> Answer:
         text=choice.message.content or "",
         reasoning=choice.message.reasoning_content or "",
         figures=f"{usage.completion_tokens} tokens after {usage.prompt_tokens}; it ended by {choice.finish_reason}",
-        tokens=[_row(token) for token in tokens[:MOST_TOKENS]],
-        left_out=max(len(tokens) - MOST_TOKENS, 0),
+        tokens=[_row(token) for token in tokens[:MAX_SHOWN_TOKENS]],
+        left_out=max(len(tokens) - MAX_SHOWN_TOKENS, 0),
     )
 
 

@@ -42,7 +42,7 @@ from gateway_svc.web.views.usage import Ledger
 
 MODELS = 100
 """Number of newest tasks whose latest versions the playground offers."""
-AT_ONCE = 3
+MAX_CONCURRENT_ASKS = 3
 """Maximum concurrent questions of one page."""
 SLICES = 50
 """Maximum slices of shared accelerators shown, latest first."""
@@ -175,7 +175,7 @@ async def read_shared(door: Door) -> Shared | None:
 
 async def _each(items: Iterable[T], read: Callable[[T], Awaitable[U]]) -> list[U]:
     """Results in order, with a few concurrent questions. The first error cancels the others."""
-    places = asyncio.Semaphore(AT_ONCE)
+    places = asyncio.Semaphore(MAX_CONCURRENT_ASKS)
 
     async def one(item: T) -> U:
         async with places:

@@ -35,7 +35,7 @@ server_name: "marlaas"
 max_payload: 8MB
 jetstream {{
   store_dir: "{store}"
-  # What is acknowledged is on the disk: docs/durability.md says why, and what it costs.
+  # Acknowledged messages are on the disk: docs/durability.md has the reason and the cost.
   sync_interval: {sync}
   max_file_store: {max_store_bytes}
 }}
@@ -165,7 +165,7 @@ def room_objection(folder: Path) -> str | None:
     there, needed = _max_store_bytes(folder / STORE), reserved_bytes(0) + MIN_BLOBS_BYTES + SPARE_BYTES
     if there >= needed:
         return None
-    left = f"{there / 2**20:.0f} MiB are left for NATS, which is {NATS_SHARE_OF_DISK:.0%} of what is free where {folder} is"
+    left = f"{there / 2**20:.0f} MiB are left for NATS, which is {NATS_SHARE_OF_DISK:.0%} of the free space at {folder}"
     return f"{left}; messages and adapters need {needed / 2**20:.0f} MiB: free some, or name a folder elsewhere with --data"
 
 
@@ -199,7 +199,7 @@ class Bounds:
 
     blobs: int
     streams: int
-    """For all messages and values; in a small store their streams reserve more (`streams.reserved_bytes`)."""
+    """Bytes for all messages and values; in a small store their streams reserve more (`streams.reserved_bytes`)."""
 
 
 def bounds_in(store_bytes: int) -> Bounds:

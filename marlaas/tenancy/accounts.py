@@ -57,15 +57,15 @@ async def push_all(operator: Operator, *, delete_others: bool, new_accounts: boo
     `delete_others`: delete the latter from NATS. `new_accounts`: replace accounts that are not of this folder's keys; the tenants' keys are
     revoked. Raises: ClientError; NoAnswer; Fatal if the folder lacks a tenant's key.
     """
-    told = await _renewed(operator) if new_accounts else []
+    changed = await _renewed(operator) if new_accounts else []
     found = [one for one in await recording.read_all(operator.door) if one.tenant is None or one.account is not None]
-    told += [one.tenant or ADMIN for one in found if await _agree(operator, one)]
+    changed += [one.tenant or ADMIN for one in found if await _agree(operator, one)]
     signing = operator.signing
     own = {signing.system.public, signing.services.public, signing.admin.public}
     others = await operator.system.accounts.known() - own - {one.account for one in found if one.account}
     if others and delete_others:
         await operator.system.accounts.delete(deletion_token(signing.operator, sorted(others), int(time.time())))
-    return told, others
+    return changed, others
 
 
 async def _renewed(operator: Operator) -> list[str]:

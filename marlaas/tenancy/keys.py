@@ -27,7 +27,7 @@ class Receiver:
     """Destination of a new key: its holder's file, or output."""
 
     file: Path | None
-    """None: an HTTP key is printed."""
+    """None for an HTTP key, which is printed."""
     show: Callable[[str], None]
 
     def give(self, seed: Seed, token: str, *, is_http: bool) -> None:

@@ -53,9 +53,9 @@ class EngineSettings:
     cores: tuple[int, ...] = ()
     """CPU cores for the engine, one thread each; a CPU engine is pinned to them. Empty: one thread, not pinned."""
     serving_sequences: int = 0
-    """How many of `sequences` are reserved for serving; 0: the pool does not serve."""
+    """Number of `sequences` reserved for serving; 0: the pool does not serve."""
     serving_adapters: int = 0
-    """How many of `adapters` are reserved for serving."""
+    """Number of `adapters` reserved for serving."""
     sleeps: bool = False
     """Whether the engine can release its device memory and take it back."""
     locks: tuple[int, ...] = ()

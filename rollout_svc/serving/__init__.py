@@ -1,6 +1,6 @@
 """Serving: requests to versions in, tokens streamed out as they are sampled.
 
-Consumes  prompts.serve.<pool>.*.*.*, cancels.<replica>, and the key-value bucket `replicas`
+Consumes  prompts.serve.<pool>.*.*.*, cancels.<replica>, and the key-value buckets `aliases` and `replicas`
 Produces  replies.<gateway>, by core NATS
 Layout    top to bottom, imports go down only
 

@@ -36,10 +36,10 @@ class Address:
 class Replies:
     """Numbers and sends the deltas of attempts, and reports that attempts are alive."""
 
-    def __init__(self, replica: str, tell: Callable[[str, Message], Awaitable[None]]) -> None:
-        """`tell`: sends a message by core NATS, `Requests.tell`."""
+    def __init__(self, replica: str, publish: Callable[[str, Message], Awaitable[None]]) -> None:
+        """`publish`: sends a message by core NATS, `Requests.send`."""
         self._replica = replica
-        self._tell = tell
+        self._publish = publish
         self._pending: dict[Address, ServedDelta] = {}
         self._numbers: dict[Address, int] = {}
         """Number of the next delta of each open attempt."""
@@ -90,7 +90,7 @@ class Replies:
 
     async def _send(self, gateway: str, message: Served) -> None:
         try:
-            await self._tell(streams.replies(gateway), message)
+            await self._publish(streams.replies(gateway), message)
         except MarlaasError as error:  # the gateway finds a gap in the numbers, and asks another replica
             log.warning("reply_lost", gateway=gateway, reason=str(error))
 

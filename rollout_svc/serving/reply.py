@@ -174,7 +174,7 @@ def schemas_of(tools: Sequence[Mapping[str, object]]) -> dict[str, Schema]:
 
 @dataclass
 class Piece:
-    """What some tokens add to a reply; fields as in `ServedDelta`."""
+    """Addition of some tokens to a reply; fields as in `ServedDelta`."""
 
     ids: list[int] = field(default_factory=list[int])
     text: str = ""

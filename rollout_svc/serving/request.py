@@ -43,40 +43,40 @@ class ServingContext:
 
 
 async def answer(
-    means: ServingContext, request: ServeRequest, address: Address, send: Callable[[ServedDelta], None], enters: Callable[[], None]
+    context: ServingContext, request: ServeRequest, address: Address, send: Callable[[ServedDelta], None], enters: Callable[[], None]
 ) -> None:
     """Sample until the reply ends; `send` gets every delta, the last one with `finish`. `enters` is called at entry to the engine.
 
     Cancelling it aborts the request in the engine.
     Raises: Refused; HandedBack if the engine is closed; Fatal if it is dead; Unavailable if the blob store is unavailable.
     """
-    prompt = await prompt_of(means.chat, request, means.context_tokens, means.thoughts)
-    reply = _reply(means, request, prompt)
+    prompt = await prompt_of(context.chat, request, context.context_tokens, context.thoughts)
+    reply = _reply(context, request, prompt)
     before = np.frombuffer(request.sampled, dtype="<i4").tolist()
-    fingerprint = _fingerprint(means.engine, request.pool, request.adapter)
+    fingerprint = _fingerprint(context.engine, request.pool, request.adapter)
     if (resumed := reply.resume(before)).finish or len(before) >= prompt.max_tokens:
         # The gateway already has the whole reply except its end.
         send(_begun(ServedDelta(request=address.request, attempt=address.attempt, number=0, finish=resumed.finish or "length"), prompt, ""))
         return
     name = request.adapter.engine_name if request.adapter else None
-    async with means.admission.place(Claimant(request.tenant, request.key or NO_KEY, request.weight), name) as place:
+    async with context.admission.place(Claimant(request.tenant, request.key or NO_KEY, request.weight), name) as place:
         try:
-            async with means.adapters.using(request.adapter, serving=True) as adapter:
-                wanted = _stream_request(request, address, prompt, before, means.chat.stop_ids, adapter)
+            async with context.adapters.using(request.adapter, serving=True) as adapter:
+                wanted = _stream_request(request, address, prompt, before, context.chat.stop_ids, adapter)
                 place.tokens = len(prompt.ids)
                 enters()
-                async with aclosing(_deltas(means.sample(wanted), reply, address, prompt, fingerprint)) as deltas:
+                async with aclosing(_deltas(context.sample(wanted), reply, address, prompt, fingerprint)) as deltas:
                     async for delta in deltas:
                         SERVED_TOKENS.inc(len(delta.ids) // 4)
                         place.tokens += len(delta.ids) // 4
                         send(delta)
         except Reject as error:
-            raise Refused("version_unusable" if name and _is_about_adapter(means, request.adapter) else "invalid", str(error)) from None
+            raise Refused("version_unusable" if name and _is_about_adapter(context, request.adapter) else "invalid", str(error)) from None
 
 
-def _is_about_adapter(means: ServingContext, ref: AdapterRef | None) -> bool:
+def _is_about_adapter(context: ServingContext, ref: AdapterRef | None) -> bool:
     """Whether loading the version failed; otherwise the engine refused the request."""
-    return ref is not None and not means.adapters.is_loaded(ref)
+    return ref is not None and not context.adapters.is_loaded(ref)
 
 
 async def _deltas(
@@ -100,13 +100,13 @@ def _begun(delta: ServedDelta, prompt: Prompt, fingerprint: str) -> ServedDelta:
     return delta.model_copy(update={"prompt_tokens": len(prompt.ids), "fingerprint": fingerprint})
 
 
-def _reply(means: ServingContext, request: ServeRequest, prompt: Prompt) -> Reply:
+def _reply(context: ServingContext, request: ServeRequest, prompt: Prompt) -> Reply:
     """Parser of the request's reply. Raises: Refused."""
     try:
-        parts = Parts(schemas_of(request.tools), means.thoughts, begins_inside=prompt.begins_inside)
+        parts = Parts(schemas_of(request.tools), context.thoughts, begins_inside=prompt.begins_inside)
     except ValueError as error:
         raise Refused("invalid", str(error)) from None
-    return Reply(request.request, means.chat, parts, request.sampling.stop, parallel_calls=request.parallel_calls)
+    return Reply(request.request, context.chat, parts, request.sampling.stop, parallel_calls=request.parallel_calls)
 
 
 def _stream_request(

@@ -38,9 +38,9 @@ log = structlog.get_logger()
 class Serving:
     """The requests that this replica has accepted."""
 
-    def __init__(self, means: ServingContext, replies: Replies, slots: Slots, now_s: Callable[[], float]) -> None:
+    def __init__(self, context: ServingContext, replies: Replies, slots: Slots, now_s: Callable[[], float]) -> None:
         """`slots`: capacity for accepted requests. `now_s`: the clock of deadlines, `Clock.now_s`."""
-        self._means = means
+        self._context = context
         self._replies = replies
         self.slots = slots
         self._now_s = now_s
@@ -97,7 +97,7 @@ class Serving:
             request = delivery.read(TextsRequest)
             if request.answer_by_s < self._now_s():
                 return
-            texts = await asyncio.to_thread(texts_of, self._means.chat, request)
+            texts = await asyncio.to_thread(texts_of, self._context.chat, request)
         except (Reject, ValueError) as error:
             log.warning("texts_request_unanswered", subject=delivery.subject, reason=str(error))
             return
@@ -117,7 +117,7 @@ class Serving:
                     async with deadline:
                         if left_s <= 0:
                             raise TimeoutError
-                        await answer(self._means, request, address, send, lambda: self._entered.add(address))
+                        await answer(self._context, request, address, send, lambda: self._entered.add(address))
                 except TimeoutError:
                     self._fail(address, "overdue", "no replica had a place for it in time")
                 except Refused as error:

@@ -62,7 +62,7 @@ class ControlTokens:
     def encode(self, rendered: str) -> list[int]:
         """Token ids of a rendered text that contains marks. Raises: ValueError if the tokenizer has no copy."""
         if self._copy is None:
-            raise ValueError("this model's tokenizer cannot tell the text of a control token from the token")
+            raise ValueError("this model's tokenizer cannot distinguish the text of a control token from the token")
         fenced = self._any.sub(lambda found: f"{FENCE}{found[0]}{FENCE}", rendered.replace(FENCE, "")).replace(MARK, "")
         return list(self._own_ids(self._copy.encode(fenced, add_special_tokens=False).ids))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-"""What decoders emit for invalid bytes; at the end of a text the next token may complete them to a character."""
+"""Output of decoders for invalid bytes; at the end of a text the next token may complete them to a character."""
 MAX_WINDOW = 32
 """Maximum tokens decoded again with each new one, if a policy samples bytes that are no valid text."""
 

@@ -33,7 +33,7 @@ def slice_shares(slice_ms: int, served: Mapping[str, int], ordered_for: Collecti
     return shares
 
 
-NOBODY = ""
+NO_TASK = ""
 """Payer in place of a task: requests to the base model, and slices that were ordered for no task."""
 
 
@@ -52,7 +52,7 @@ async def book_ended(tx: Transaction, accelerator: str, executor: str, pool: str
     """Book the executor's ended slices up to the epoch `until`. The accelerator must be locked.
 
     Several slices are unbooked if the executor was woken before it had parked; all then get the same proportions, and the newest is
-    filled with busy time first. Tasks of other pools are booked to NOBODY.
+    filled with busy time first. Tasks of other pools are booked to NO_TASK.
     """
     ended = await slices.unbooked(tx.connection, accelerator, executor, until)
     if not ended:
@@ -60,7 +60,7 @@ async def book_ended(tx: Transaction, accelerator: str, executor: str, pool: str
     payers = await standing.lock_payers(tx.connection, pool, {*use.served, *(task for one in ended for task in one.tasks)})
     tenants, served = payers.tenants, Counter[str]()
     for task, amount in use.served.items():
-        served[task if task in tenants else NOBODY] += amount
+        served[task if task in tenants else NO_TASK] += amount
     left_ms, left_score_ms, entries = use.busy_ms, min(use.score_ms, use.busy_ms), list[Entry]()
     for one in ended:
         busy_ms = min(left_ms, one.held_ms - one.switch_ms)
@@ -70,7 +70,7 @@ async def book_ended(tx: Transaction, accelerator: str, executor: str, pool: str
             continue
         for use_of, ms in (("switch", one.switch_ms), ("busy", busy_ms), ("idle", one.held_ms - one.switch_ms - busy_ms)):
             metrics.ACCELERATOR_S.labels(accelerator, pool, use_of).inc(ms / 1000)
-        shares = slice_shares(one.held_ms, served, [task for task in one.tasks if task in tenants] or [NOBODY])
+        shares = slice_shares(one.held_ms, served, [task for task in one.tasks if task in tenants] or [NO_TASK])
         await slices.share(tx.connection, accelerator, one.epoch, shares, tenants)
         paid = {task: ms for task, ms in shares.items() if ms and task in payers.present}
         entries += [Entry(tenants[task], task, "accelerator", one.number, ms) for task, ms in paid.items()]

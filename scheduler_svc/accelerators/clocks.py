@@ -29,13 +29,13 @@ class Clock:
 async def stop(tx: Transaction, executor: str, pool: str, now_ms: int) -> None:
     """Stop the pool's clock as `executor` parks, unless another of its samplers is awake; no-op if `executor` is not a sampler."""
     if executor == executor_name("rollout", pool):
-        _post(tx, await _let_stand(tx.connection, pool, now_ms))
+        _post(tx, await _stop(tx.connection, pool, now_ms))
 
 
 async def start(tx: Transaction, executor: str, pool: str, now_ms: int) -> None:
     """Start the pool's clock as `executor` is awake; no-op if `executor` is not a sampler."""
     if executor == executor_name("rollout", pool):
-        _post(tx, await _let_go(tx.connection, pool, now_ms))
+        _post(tx, await _start(tx.connection, pool, now_ms))
 
 
 async def begin(tx: Transaction, sampled: set[str], now_ms: int) -> None:
@@ -45,9 +45,9 @@ async def begin(tx: Transaction, sampled: set[str], now_ms: int) -> None:
     """
     await _add(tx.connection, sampled, now_ms)
     for pool in sorted(sampled):
-        await _let_stand(tx.connection, pool, now_ms)
+        await _stop(tx.connection, pool, now_ms)
     for clock in await _all_clocks(tx.connection):
-        _post(tx, clock if clock.pool in sampled else await _let_go(tx.connection, clock.pool, now_ms) or clock)
+        _post(tx, clock if clock.pool in sampled else await _start(tx.connection, clock.pool, now_ms) or clock)
 
 
 def _post(tx: Transaction, clock: Clock | None) -> None:
@@ -84,7 +84,7 @@ RETURNING pool, parked_ms, {_SINCE}
 """)
 
 
-async def _let_stand(connection: AsyncConnection, pool: str, now_ms: int) -> Clock | None:
+async def _stop(connection: AsyncConnection, pool: str, now_ms: int) -> Clock | None:
     """Stop the pool's clock; None if it is already stopped, or a sampler of the pool is awake."""
     row = (await connection.execute(_STOP, {"pool": pool, "sampler": executor_name("rollout", pool), "now_ms": now_ms})).first()
     return Clock(row.pool, row.parked_ms, row.since_ms) if row is not None else None
@@ -97,7 +97,7 @@ WHERE pool = :pool AND parked_since IS NOT NULL RETURNING pool, parked_ms, {_SIN
 """)
 
 
-async def _let_go(connection: AsyncConnection, pool: str, now_ms: int) -> Clock | None:
+async def _start(connection: AsyncConnection, pool: str, now_ms: int) -> Clock | None:
     """Start the pool's clock; None if it is already running."""
     row = (await connection.execute(_START, {"pool": pool, "now_ms": now_ms})).first()
     return Clock(row.pool, row.parked_ms, row.since_ms) if row is not None else None

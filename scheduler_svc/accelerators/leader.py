@@ -43,7 +43,7 @@ REFRESH_S = 1.0
 """Maximum seconds between two reads of rows, which other replicas change too. Reading also verifies that the lock is still held."""
 FORGET_S = 600.0
 """Seconds between two deletions of outdated move measurements and old slices."""
-SLICES_AT_ONCE = 10_000
+SLICES_PER_TRANSACTION = 10_000
 """Maximum slices deleted in one transaction."""
 RETRY_S = 1.0
 NEVER_S = float("inf")
@@ -197,4 +197,4 @@ class Leader:
             await executors.forget_moves(tx.connection, NEWEST)
         if self._slices_days:
             async with self._database.transaction() as tx:
-                await slices.forget(tx.connection, self._slices_days, SLICES_AT_ONCE)
+                await slices.forget(tx.connection, self._slices_days, SLICES_PER_TRANSACTION)

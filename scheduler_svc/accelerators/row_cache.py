@@ -16,7 +16,7 @@ from scheduler_svc.accelerators.queries.standing import AcceleratorState, Booked
 Place = tuple[str, str, str]
 """(accelerator, pool, tenant)."""
 WHOLE = ""
-"""In place of a pool: all pools of a tenant together."""
+"""Value in place of a pool: all pools of a tenant together."""
 
 
 class RowCache:

@@ -143,7 +143,7 @@ class Database:
         except TimeoutError:
             raise Unavailable(f"PostgreSQL did not answer within {patience_s or self._patience_s:g} s") from None
         except UNREACHABLE as error:
-            raise _away(error) from error
+            raise _unavailable(error) from error
         except DBAPIError as error:
             if error.connection_invalidated:
                 raise Unavailable(f"PostgreSQL connection lost: {error.orig}") from error
@@ -167,7 +167,7 @@ class Database:
                 finally:
                     await connection.invalidate()  # a pooled connection would keep the lock
         except UNREACHABLE as error:
-            raise _away(error) from error
+            raise _unavailable(error) from error
 
     async def _locked(self, connection: AsyncConnection, lock: int) -> bool:
         async with self.patience(), connection.begin():
@@ -182,7 +182,7 @@ class Database:
                 yield
 
 
-def _away(error: BaseException) -> Unavailable:
+def _unavailable(error: BaseException) -> Unavailable:
     """Unavailable with the first error in the chain, of which a failed rollback is only a consequence."""
     while isinstance(error.__context__, UNREACHABLE):
         error = error.__context__

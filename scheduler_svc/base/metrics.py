@@ -10,5 +10,5 @@ PARKED_S = Gauge("marlaas_scheduler_pool_parked_seconds", "Seconds for which all
 ACCELERATOR_S = Counter(
     "marlaas_scheduler_accelerator_seconds_total", "Seconds of booked slices, by use: switch, busy, idle", ["accelerator", "pool", "use"]
 )
-WEBHOOKS = Counter("marlaas_scheduler_webhooks_total", "Attempts to tell webhooks, by outcome", ["outcome"])
+WEBHOOKS = Counter("marlaas_scheduler_webhooks_total", "Attempts to deliver messages to webhooks, by outcome", ["outcome"])
 ASKS = Counter("marlaas_scheduler_asks_total", "Requests on ask.<tenant>.<verb>, by outcome", ["outcome"])

@@ -84,8 +84,8 @@ class Transaction:
         if self.outbox.events:
             events = await self._number_events()
             await _WRITE_WITH_EVENTS.run(self.connection, _message.of(self.outbox.messages) | _event.of(events))
-            if told := [event for _, event in self.outbox.events if webhooks.wanted(event)]:
-                await webhooks.add_deliveries(self.connection, told)
+            if subscribed := [event for _, event in self.outbox.events if webhooks.wanted(event)]:
+                await webhooks.add_deliveries(self.connection, subscribed)
         elif self.outbox.messages:
             await _WRITE.run(self.connection, _message.of(self.outbox.messages))
 

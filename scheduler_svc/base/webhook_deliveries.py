@@ -28,7 +28,7 @@ def wanted(event: Event) -> bool:
 
 
 _ADD = text(f"""
-WITH told AS (
+WITH wanted AS (
     SELECT w.tenant, w.name, e.event, e.body,
            (SELECT count(*) FROM webhook_deliveries d WHERE d.tenant = w.tenant AND d.webhook = w.name AND d.state = 'waiting') AS waiting
     FROM unnest(CAST(:tenants AS text[]), CAST(:events AS text[]), CAST(:bodies AS text[])) AS e (tenant, event, body)
@@ -36,9 +36,9 @@ WITH told AS (
     FOR KEY SHARE OF w),  -- a webhook that is deleted meanwhile is left out: its foreign key would fail the transaction
 added AS (
     INSERT INTO webhook_deliveries (tenant, webhook, event, body)
-    SELECT tenant, name, event, body FROM told WHERE waiting < {MAX_WAITING})
+    SELECT tenant, name, event, body FROM wanted WHERE waiting < {MAX_WAITING})
 UPDATE webhooks w SET dropped = dropped + d.count
-FROM (SELECT tenant, name, count(*) FROM told WHERE waiting >= {MAX_WAITING} GROUP BY tenant, name) d
+FROM (SELECT tenant, name, count(*) FROM wanted WHERE waiting >= {MAX_WAITING} GROUP BY tenant, name) d
 WHERE w.tenant = d.tenant AND w.name = d.name
 """)
 

@@ -132,7 +132,7 @@ RULES: dict[str, str] = {
         FROM tasks t LEFT JOIN ledger l ON l.task = t.id AND l.kind NOT IN ('env_ms', 'stored_byte_hours', 'accelerator') GROUP BY t.id
         HAVING t.booked_tokens <> coalesce(sum(l.tokens), 0)
             OR t.sampled_tokens <> coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'sampled'), 0)""",
-    "what a task has paid is what is on its invoice": """
+    "a task has paid the amount on its invoice": """
         SELECT t.id AS task, t.paid_tokens, t.paid_money, coalesce(sum(i.quantity) FILTER (WHERE i.is_tokens), 0) AS tokens,
                coalesce(sum(i.money), 0) AS money
         FROM tasks t LEFT JOIN (SELECT *, kind IN ('prompt', 'sampled', 'trained', 'evaluation') AS is_tokens FROM task_invoice) i
@@ -156,7 +156,7 @@ RULES: dict[str, str] = {
     "every ledger entry names its task's tenant": """
         SELECT l.task, l.kind, l.number, l.tenant, t.tenant AS owner
         FROM ledger l JOIN tasks t ON t.id = l.task WHERE l.tenant <> t.tenant""",
-    "what is stored belongs to a task of a tenant": """
+    "every stored blob belongs to a task of a tenant": """
         SELECT b.task, b.name FROM stored_blobs b
         WHERE NOT EXISTS (SELECT FROM tasks t WHERE t.id = b.task) AND NOT EXISTS (SELECT FROM deleted_tasks d WHERE d.id = b.task)""",
     "an event about a task is its tenant's, but for refusals": """
@@ -166,7 +166,7 @@ RULES: dict[str, str] = {
         SELECT d.id AS tenant, x.task, x.key
         FROM (SELECT tenant, id AS task, '' AS key FROM tasks UNION ALL SELECT tenant, '', key FROM keys) x
         JOIN tenants d ON d.id = x.tenant WHERE d.deleted_at IS NOT NULL""",
-    "what took effect is audited under a tenant that there is": """
+    "every accepted action is audited under an existing tenant": """
         SELECT a.id, a.verb, a.target AS task, a.tenant FROM audit a
         WHERE a.outcome = 'accepted' AND a.verb <> 'preview' AND a.tenant <> '_all'
           AND NOT EXISTS (SELECT FROM tenants t WHERE t.id = a.tenant)""",

@@ -44,8 +44,8 @@ ANNOUNCED = "a live task's latest version is announced"
 STATUS = "the status that users read is the task's"
 LETTERS = "every dead letter is recorded"
 DELETED = "no announcement or status of a deleted task is stored"
-HTTP_KEYS = "gateways are told of exactly the HTTP keys that are valid"
-ALIASES = "rollout replicas are told of exactly the aliases that there are"
+HTTP_KEYS = "gateways know exactly the valid HTTP keys"
+ALIASES = "rollout replicas know exactly the existing aliases"
 BOUNDS = "every stream and bucket is bounded as it is declared"
 FAULTY = "no service is faulty: three deaths alike, and no minute of work since"
 REFUSED = "NATS permits all that the running services do"
@@ -210,24 +210,24 @@ async def _deleted(bus: Bus, recorded: Recorded) -> list[Violation]:
 
 async def _http_keys(bus: Bus, recorded: Recorded) -> list[Violation]:
     """Violations by HTTP keys in the bucket; an expired key may be present or absent."""
-    told = {value.digest: value for value in await bus.kv.values(streams.HTTP_KEYS_BUCKET, HttpKey)}
+    published = {value.digest: value for value in await bus.kv.values(streams.HTTP_KEYS_BUCKET, HttpKey)}
     now = datetime.now(UTC)
     valid = [each.value for each in recorded.http_keys if each.is_valid]
-    wanted = {value.digest: value for value in valid if value.digest in told or value.ends is None or value.ends > now}
+    wanted = {value.digest: value for value in valid if value.digest in published or value.ends is None or value.ends > now}
     return [
-        Violation(HTTP_KEYS, f"digest={digest} valid={digest in wanted} told={digest in told}")
-        for digest in sorted(told.keys() | wanted.keys())
-        if told.get(digest) != wanted.get(digest)
+        Violation(HTTP_KEYS, f"digest={digest} valid={digest in wanted} published={digest in published}")
+        for digest in sorted(published.keys() | wanted.keys())
+        if published.get(digest) != wanted.get(digest)
     ]
 
 
 async def _aliases(bus: Bus, recorded: Recorded) -> list[Violation]:
-    told = {alias.key: alias for alias in await bus.kv.values(streams.ALIASES_BUCKET, KnownAlias)}
+    published = {alias.key: alias for alias in await bus.kv.values(streams.ALIASES_BUCKET, KnownAlias)}
     wanted = {alias.key: alias for alias in recorded.aliases}
     return [
-        Violation(ALIASES, f"alias={key} names={_named(wanted.get(key))} told={_named(told.get(key))}")
-        for key in sorted(told.keys() | wanted.keys())
-        if told.get(key) != wanted.get(key)
+        Violation(ALIASES, f"alias={key} names={_named(wanted.get(key))} published={_named(published.get(key))}")
+        for key in sorted(published.keys() | wanted.keys())
+        if published.get(key) != wanted.get(key)
     ]
 
 

@@ -23,7 +23,7 @@ from scheduler_svc.base.tables import replicas
 from scheduler_svc.tenancy.question import Question, page
 from scheduler_svc.uploads import own_environments
 
-MOST = 200
+PAGE_SIZE = 200
 """Maximum packages per page."""
 
 NO_SANDBOX = "none: tasks that need one are refused"
@@ -36,13 +36,13 @@ async def answer_envs(question: Question, request: AskDeployment) -> Environment
     async with question.reading() as connection:
         found = await _live_environment_services(connection)
         families = {family for report in found for family in report.families}
-        own = await own_environments.packages_after(connection, question.tenant, families, after=request.after, most=MOST)
+        own = await own_environments.packages_after(connection, question.tenant, families, after=request.after, most=PAGE_SIZE)
     names, kept = {name for report in found for name in report.environments}, page(own)
     return EnvironmentsAnswer(
         environments=sorted(names),
         sandboxes=sorted({report.sandbox or NO_SANDBOX for report in found}),
         packages=kept,
-        has_more=len(kept) < len(own) or len(own) == MOST,
+        has_more=len(kept) < len(own) or len(own) == PAGE_SIZE,
     )
 
 

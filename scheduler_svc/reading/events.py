@@ -18,7 +18,7 @@ from common.messages.asks import PAGE_BYTES
 from scheduler_svc.base.tables import dead_letters, deleted_tasks, event_numbers, events, tasks
 from scheduler_svc.tenancy.question import Question, page
 
-MOST = 200
+PAGE_SIZE = 200
 """Maximum rows per page, even if more would fit: one question must not occupy a replica for long."""
 
 _SENDER = literal_column("split_part(dead_letters.subject, '.', 3)", Text)
@@ -31,7 +31,7 @@ async def answer_events(question: Question, request: AskEvents) -> EventsAnswer:
         tenant = question.tenant or await _tenant_of(connection, request.task)
         if tenant is None:
             return EventsAnswer(events=[], last=0)
-        found, last = await _events_after(connection, tenant, request.task, request.after, most=MOST)
+        found, last = await _events_after(connection, tenant, request.task, request.after, most=PAGE_SIZE)
     return EventsAnswer(events=page([_fitting(event) for event in found]), last=last)
 
 
@@ -47,9 +47,9 @@ def _fitting(event: Event) -> Event:
 
 async def answer_failures(question: Question, request: AskFailures) -> FailuresAnswer:
     async with question.reading() as connection:
-        found = await _failures(connection, question.tenant, request.task, after=request.after, most=MOST)
+        found = await _failures(connection, question.tenant, request.task, after=request.after, most=PAGE_SIZE)
     kept = page(found)
-    return FailuresAnswer(failures=kept, has_more=len(kept) < len(found) or len(found) == MOST)
+    return FailuresAnswer(failures=kept, has_more=len(kept) < len(found) or len(found) == PAGE_SIZE)
 
 
 async def _events_after(connection: AsyncConnection, tenant: str, task: str, number: int, *, most: int) -> tuple[list[Event], int]:

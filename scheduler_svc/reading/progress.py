@@ -30,13 +30,13 @@ from scheduler_svc.tenancy.question import Question, Unknown, page
 from scheduler_svc.training.queries import versions as progress
 from scheduler_svc.training.queries.versions import AskedTask
 
-MOST = 200
+PAGE_SIZE = 200
 """Maximum steps or versions per page."""
 
-MOST_EVALUATIONS = 20
+EVALUATIONS_PAGE_SIZE = 20
 """Maximum evaluations per page: each is read prompt by prompt."""
 
-MOST_OF_TIMELINE = 8
+TIMELINE_PAGE_SIZE = 8
 """Maximum tasks per page of the timeline: with 1,000 steps each they fill it."""
 
 AFTER_EVERY_NAME = "~"
@@ -56,9 +56,9 @@ async def answer_steps(question: Question, request: AskSteps) -> StepsAnswer:
     """A page of the task's steps. Raises: Unknown."""
     async with question.reading() as connection:
         task = await _task(connection, question, request.task)
-        found = await progress.steps_after(connection, task.id, request.after, request.every, most=MOST)
+        found = await progress.steps_after(connection, task.id, request.after, request.every, most=PAGE_SIZE)
     kept = page(found)
-    return StepsAnswer(steps=kept, has_more=len(kept) < len(found) or len(found) == MOST)
+    return StepsAnswer(steps=kept, has_more=len(kept) < len(found) or len(found) == PAGE_SIZE)
 
 
 async def answer_versions(question: Question, request: AskVersions) -> VersionsAnswer:
@@ -67,10 +67,10 @@ async def answer_versions(question: Question, request: AskVersions) -> VersionsA
         task = await _task(connection, question, request.task)
         stored = await progress.stored_versions(connection, task.id)
         best = await progress.best_of(connection, task, stored)
-        found = await progress.versions_after(connection, task, request.after, best, most=MOST)
+        found = await progress.versions_after(connection, task, request.after, best, most=PAGE_SIZE)
     kept = page(found)
     latest = task.version if task.version in stored else None
-    return VersionsAnswer(versions=kept, best=best, latest=latest, has_more=len(kept) < len(found) or len(found) == MOST)
+    return VersionsAnswer(versions=kept, best=best, latest=latest, has_more=len(kept) < len(found) or len(found) == PAGE_SIZE)
 
 
 async def answer_evaluations(question: Question, request: AskEvaluations) -> EvaluationsAnswer:
@@ -79,16 +79,16 @@ async def answer_evaluations(question: Question, request: AskEvaluations) -> Eva
     async with question.reading() as connection:
         task = await _task(connection, question, request.task)
         best = await progress.best_of(connection, task, await progress.stored_versions(connection, task.id))
-        found = await progress.evaluations_after(connection, task, after, best, most=MOST_EVALUATIONS)
+        found = await progress.evaluations_after(connection, task, after, best, most=EVALUATIONS_PAGE_SIZE)
     kept = page(found)
-    return EvaluationsAnswer(evaluations=kept, has_more=len(kept) < len(found) or len(found) == MOST_EVALUATIONS)
+    return EvaluationsAnswer(evaluations=kept, has_more=len(kept) < len(found) or len(found) == EVALUATIONS_PAGE_SIZE)
 
 
 async def answer_timeline(question: Question, request: AskTimeline) -> TimelineAnswer:
     async with question.reading() as connection:
-        found, cursors = await _step_times(connection, question.tenant, request, most=MOST_OF_TIMELINE)
+        found, cursors = await _step_times(connection, question.tenant, request, most=TIMELINE_PAGE_SIZE)
     kept = page(found)
-    has_more = len(kept) < len(found) or len(found) == MOST_OF_TIMELINE
+    has_more = len(kept) < len(found) or len(found) == TIMELINE_PAGE_SIZE
     return TimelineAnswer(tasks=[one for one in kept if one.steps], cursor=cursors[len(kept) - 1] if has_more else None)
 
 

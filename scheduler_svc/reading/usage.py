@@ -15,7 +15,7 @@ from common.messages import (
 from common.messages.tenancy.billing import SERVED_KINDS, TOKEN_KINDS
 from scheduler_svc.base.states import LIVE
 from scheduler_svc.base.tables import deleted_tasks, deleted_usage, ledger, packages, served_usage, stored_blobs, tasks, tenants
-from scheduler_svc.reading.events import MOST
+from scheduler_svc.reading.events import PAGE_SIZE
 from scheduler_svc.tenancy.question import Question
 
 BYTES = ("adapter", "checkpoint", "batch")
@@ -29,8 +29,8 @@ async def answer_usage(question: Question, request: AskUsage) -> UsageAnswer:
     is_first = request.cursor is None
     async with question.reading() as connection:
         tenants = await tenants_usage(connection, question.tenant) if is_first else []
-        found = await tasks_usage(connection, question.tenant, after=request.cursor, most=MOST)
-    cursor = found[-1].task if len(found) == MOST else None
+        found = await tasks_usage(connection, question.tenant, after=request.cursor, most=PAGE_SIZE)
+    cursor = found[-1].task if len(found) == PAGE_SIZE else None
     if question.tenant is not None or not is_first:
         return UsageAnswer(tenants=tenants, tasks=found, cursor=cursor)
     store = await question.sources.blobs.usage()

@@ -18,7 +18,7 @@ from scheduler_svc.tenancy.question import Question, page
 
 FULL_SHARE = 0.9
 """Fill level of the HTTP keys' bucket from which no key is added. A full bucket would block the outbox."""
-MOST_TENANTS, MOST_LINES = 50, 500
+TENANTS_PAGE_SIZE, AUDIT_PAGE_SIZE = 50, 500
 """Maximum tenants, and audit rows, per page."""
 
 log = structlog.get_logger()
@@ -62,15 +62,15 @@ async def _refuse_without_room(bus: Bus, request: SetAccess) -> None:
 
 async def answer_access(question: Question, request: AskAccess) -> AccessAnswer:
     async with question.reading() as connection:
-        found = await keys.accesses(connection, question.tenant, after=request.cursor, most=MOST_TENANTS)
+        found = await keys.accesses(connection, question.tenant, after=request.cursor, most=TENANTS_PAGE_SIZE)
     kept = page(found)
-    has_more = question.tenant is None and (len(kept) < len(found) or len(found) >= MOST_TENANTS)
+    has_more = question.tenant is None and (len(kept) < len(found) or len(found) >= TENANTS_PAGE_SIZE)
     return AccessAnswer(tenants=kept, cursor=kept[-1].tenant if has_more else None)
 
 
 async def answer_audit(question: Question, request: AskAudit) -> AuditAnswer:
     async with question.reading() as connection:
-        found = await audit.lines(connection, question.tenant, request.since, after=request.cursor, most=MOST_LINES)
+        found = await audit.lines(connection, question.tenant, request.since, after=request.cursor, most=AUDIT_PAGE_SIZE)
     kept = page(found)
-    has_more = len(kept) < len(found) or len(found) == MOST_LINES
+    has_more = len(kept) < len(found) or len(found) == AUDIT_PAGE_SIZE
     return AuditAnswer(lines=kept, cursor=kept[-1].number if has_more else None)

@@ -39,7 +39,7 @@ from scheduler_svc.training.decisions.retention import RetentionWindow
 from scheduler_svc.training.queries import evaluations, steps, tasks, versions
 from scheduler_svc.training.queries.tasks import Task
 
-MOST = 200
+PAGE_SIZE = 200
 """Maximum aliases per page."""
 
 log = structlog.get_logger()
@@ -242,6 +242,6 @@ async def answer_aliases(question: Question, request: AskAliases) -> AliasesAnsw
     if request.name is not None:
         wanted.append(aliases.c.name == request.name)
     async with question.reading() as connection:
-        found = await find_aliases(connection, *wanted, most=MOST)
+        found = await find_aliases(connection, *wanted, most=PAGE_SIZE)
     kept = page([_alias_of(each) for each in found])
-    return AliasesAnswer(aliases=kept, cursor=cursor_of_names(kept, len(found), MOST))
+    return AliasesAnswer(aliases=kept, cursor=cursor_of_names(kept, len(found), PAGE_SIZE))

@@ -37,7 +37,7 @@ IDLE_S = 1.0
 HISTORY_KEY = "outbox"
 RECHECK_S = 1.0
 COMPARISON = Backoff(first_s=1.0, max_s=30.0)
-CORRECT = "restore both from backups of one moment, or reconcile what is there: python -m scheduler_svc.reconcile"
+CORRECT = "restore both from backups of one moment, or reconcile the present ones: python -m scheduler_svc.reconcile"
 
 log = structlog.get_logger()
 

@@ -155,8 +155,8 @@ async def report_deaths(database: Database, lives: Sequence[ProcessLife], now_s:
         new = [life for life in died if (life.service, life.replica, life.died_s) not in reported]
         for life in new:
             is_faulty = life.deaths >= FAULTY_AFTER
-            told = life.model_dump(include={"service", "replica", "pool", "died_s", "deaths", "cause"}) | {"faulty": is_faulty}
-            tx.emit_event(streams.EVERY_TENANT, "none", "death", told)
+            data = life.model_dump(include={"service", "replica", "pool", "died_s", "deaths", "cause"}) | {"faulty": is_faulty}
+            tx.emit_event(streams.EVERY_TENANT, "none", "death", data)
             log.error("service_died", died=f"{life.service}.{life.replica}", cause=life.cause, deaths=life.deaths, faulty=is_faulty)
     reported |= {(life.service, life.replica, life.died_s) for life in new if life.died_s is not None}
     return bool(new)

@@ -43,10 +43,10 @@ from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy.question import Question, Unknown, page
 from scheduler_svc.uploads import package_queries as packages
 from scheduler_svc.uploads.package_queries import Key, Package, live_users_of_file
-from scheduler_svc.uploads.packages import OTHER_DIGEST, emit, tell
+from scheduler_svc.uploads.packages import OTHER_DIGEST, emit, report
 
 NO_ROOM = "package: the scheduler has room for {free} bytes of a file that it checks, and this has {size}; an operator may give more"
-MOST = 200
+PAGE_SIZE = 200
 """Maximum files per page."""
 
 log = structlog.get_logger()
@@ -90,7 +90,7 @@ async def _settle(tx: Transaction, package: Package, objection: str, rows: int) 
     settled = replace(package, state=PackageState.REFUSED if objection else PackageState.USABLE, objection=objection)
     await packages.change(tx.connection, key, state=settled.state, objection=objection, rows=0 if objection else rows)
     log.info("file_checked", tenant=package.tenant, file=package.digest[:12], bytes=package.size_bytes, state=settled.state)
-    tell(tx, settled)
+    report(tx, settled)
 
 
 class _Reading:
@@ -134,9 +134,9 @@ async def check_files(tx: Transaction, tenant: str, spec: TaskSpec) -> None:
 
 async def answer_files(question: Question, request: AskFiles) -> FilesAnswer:
     async with question.reading() as connection:
-        found = await _files_after(connection, question.tenant, after=request.after, file=request.file, most=MOST)
+        found = await _files_after(connection, question.tenant, after=request.after, file=request.file, most=PAGE_SIZE)
     kept = page(found)
-    return FilesAnswer(files=kept, has_more=len(kept) < len(found) or len(found) == MOST)
+    return FilesAnswer(files=kept, has_more=len(kept) < len(found) or len(found) == PAGE_SIZE)
 
 
 async def answer_file_chunk(question: Question, request: AskFileChunk) -> ChunkAnswer:

@@ -45,7 +45,7 @@ UPLOADING_BYTES = {PackageKind.PACKAGE: 4 * MAX_PACKAGE_BYTES, PackageKind.FILE:
 COMMAND = {PackageKind.PACKAGE: "envs", PackageKind.FILE: "files"}
 MAX_ENVIRONMENTS = 64
 """Maximum environments of a package: answers list them all."""
-OTHER_DIGEST = "package: what was sent has the SHA-256 {found}, not the announced one; send it again"
+OTHER_DIGEST = "package: the upload has the SHA-256 {found}, not the announced one; upload it again"
 RESEND_S = 900.0
 """Seconds without an answer after which a check is resent."""
 
@@ -138,7 +138,7 @@ async def _join(tx: Transaction, package: Package, part: UploadedPart, by: Actor
     await packages.change(tx.connection, key, requests=joined.requests, state=joined.state, objection=joined.objection)
     tx.record(accepted(by, package.digest))
     if joined.state != PackageState.UPLOADING:
-        tell(tx, replace(joined, requests=[part.request]))
+        report(tx, replace(joined, requests=[part.request]))
     return joined
 
 
@@ -166,7 +166,7 @@ async def complete(tx: Transaction, key: Key, blobs: Blobs, families: Collection
     await packages.forget_parts(tx.connection, key)
     await packages.change(tx.connection, key, state=PackageState.CHECKING, sent_at=None)
     log.info("package_stored", tenant=package.tenant, package=package.digest[:12], bytes=package.size_bytes)
-    tell(tx, replace(package, state=PackageState.CHECKING), waits_for=await request_check(tx, package, families))
+    report(tx, replace(package, state=PackageState.CHECKING), waits_for=await request_check(tx, package, families))
 
 
 # -------------------------------------------------------------------------------------------------------------- checks
@@ -208,7 +208,7 @@ async def settle(tx: Transaction, answer: PackageChecked) -> None:
         package = replace(package, state=PackageState.USABLE, name=answer.name, version=answer.version, environments=answer.environments)
         await packages.make_usable(tx.connection, key, answer)
     log.info("package_checked", tenant=package.tenant, package=package.digest[:12], state=package.state)
-    tell(tx, package)
+    report(tx, package)
 
 
 def _wrong(answer: PackageChecked) -> str:
@@ -224,7 +224,7 @@ def _wrong(answer: PackageChecked) -> str:
 # ------------------------------------------------------------------------------------------------------------- answers
 
 
-def tell(tx: Transaction, package: Package, *, waits_for: str = "") -> None:
+def report(tx: Transaction, package: Package, *, waits_for: str = "") -> None:
     """Emit the package's state to all requests that wait for it."""
     data: dict[str, JsonValue] = {"state": package.state}
     if package.state == PackageState.CHECKING:

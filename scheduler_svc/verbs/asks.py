@@ -74,9 +74,9 @@ VERBS: dict[str, Callable[[Question, Any], Awaitable[Message]]] = {
 """Verb → function that answers it. `Any`: a message of the verb's type in `common/messages/verbs.py`, or `AskTerms`."""
 
 
-AT_ONCE = 8
+MAX_CONCURRENT = 8
 """Maximum asks that a replica answers concurrently; the database pool has twice as many connections."""
-AT_ONCE_PER_TENANT = 4
+MAX_CONCURRENT_PER_TENANT = 4
 WAITING_PER_TENANT = 64
 """Maximum asks of a tenant, waiting or being answered."""
 WAITING = 1024
@@ -97,7 +97,7 @@ class Asks:
         self._timeout_s = timeout_s
         self._waiting: Counter[str] = Counter()
         self._per_tenant: dict[str, asyncio.Semaphore] = {}
-        self._at_once = asyncio.Semaphore(AT_ONCE)
+        self._concurrent = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -112,9 +112,9 @@ class Asks:
                     runners.create_task(self._in_turn(request, tenant))
 
     async def _in_turn(self, request: Request, tenant: str) -> None:
-        place = self._per_tenant.setdefault(tenant, asyncio.Semaphore(AT_ONCE_PER_TENANT))
+        place = self._per_tenant.setdefault(tenant, asyncio.Semaphore(MAX_CONCURRENT_PER_TENANT))
         try:
-            async with asyncio.timeout(self._timeout_s), place, self._at_once:
+            async with asyncio.timeout(self._timeout_s), place, self._concurrent:
                 answer = await self._answer(request, tenant)
         except TimeoutError:
             answer = AskRefused(code="unavailable", reason=f"no answer within {self._timeout_s:g} s; ask again later")

@@ -33,7 +33,7 @@ from scheduler_svc.verbs.jobs import handle_jobs
 
 BATCH_SIZE = 4
 """Maximum jobs of one tenant handled in one transaction."""
-AT_ONCE = 4
+MAX_CONCURRENT_TENANTS = 4
 """Tenants whose jobs are handled concurrently: one job may be a deletion, which takes minutes."""
 LOOK_EVERY_S = 2.0
 """Seconds between polls for waiting jobs."""
@@ -48,7 +48,7 @@ class JobIntake:
         self._bus = bus
         self._context = context
         self._unused_s = unused_s
-        self._slots = FairSlots(AT_ONCE)
+        self._slots = FairSlots(MAX_CONCURRENT_TENANTS)
         self._runners: dict[Consumer, asyncio.Task[None]] = {}
         self._used_s: dict[Consumer, float] = {}
         """Monotonic time at which each consumer last had jobs."""

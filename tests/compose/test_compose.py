@@ -289,7 +289,7 @@ def test_running_task_continues_after_its_deployment_lost_its_keys(deployment: D
     for command in replace[2:-1]:
         deployment.as_printed(command, tmp_path)
     deployment.wait_until_ready(240)
-    assert "told NATS of acme" in deployment.as_printed(replace[-1], tmp_path)
+    assert "updated in NATS: acme" in deployment.as_printed(replace[-1], tmp_path)
     job.close()
     argv = [MARLAAS, "--creds", str(tmp_path / "acme.creds"), "ps", "--url", deployment.nats_url]
     refused = subprocess.run(argv, capture_output=True, text=True, timeout=120)

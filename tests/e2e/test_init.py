@@ -70,7 +70,7 @@ async def test_running_task_of_a_stack_whose_keys_were_stolen_continues_with_new
     refused = httpx.get(f"{stack.gateway.url}/v1/tasks", headers={"Authorization": f"Bearer {http}"})
     assert refused.status_code == 401
 
-    assert "told NATS of acme" in run("tenants", "push", "--new-accounts", "--delete-others")
+    assert "updated in NATS: acme" in run("tenants", "push", "--new-accounts", "--delete-others")
     assert "agrees with PostgreSQL" in run("tenants", "push", "--new-accounts", "--delete-others")
     run("keys", "create", "acme", "laptop", "--role", "owner", "--to", "new.creds")
     async with Client.connect(stack.nats_url, creds=tmp_path / "new.creds") as tenant:

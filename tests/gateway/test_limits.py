@@ -16,7 +16,7 @@ from common.messages import HttpUse, ServedDelta
 from common.messages.serving import ServedSampling
 from common.streams import HTTP_USE_BUCKET
 from gateway_svc.access import Caller
-from gateway_svc.limits.account import AHEAD_SHARE, AWAY_S, Account, LimitMet, StoreAway
+from gateway_svc.limits.account import AHEAD_SHARE, BACKOFF_S, Account, LimitMet, StoreUnavailable
 from gateway_svc.limits.limiter import Limiter
 from gateway_svc.limits.window import STREAMS_S, Allowed, Amounts, Use
 from gateway_svc.openai.sampling.choices import Choice, Prompt
@@ -177,11 +177,11 @@ async def test_store_that_is_away_is_said_and_comes_back(tmp_path: Path) -> None
         await bus.declare()
         account = Account(bus, "tenant.acme", "gateway-0")
         await account.take(REQUEST, limit)
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         await account.take(REQUEST, limit)
     with running(command, port, tmp_path / "nats.log"):
         await eventually(lambda: bus.is_connected, 30)
-        await asyncio.sleep(AWAY_S)
+        await asyncio.sleep(BACKOFF_S)
         assert await granted(account, limit, times=5) == 2, "what was used before still counts"
         await account.close()
         await bus.__aexit__(None, None, None)
@@ -189,7 +189,7 @@ async def test_store_that_is_away_is_said_and_comes_back(tmp_path: Path) -> None
 
 async def test_bucket_that_there_is_not_is_a_store_that_is_away(nats_url: str) -> None:
     async with accounts(nats_url, 1) as [account]:
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             await account.take(REQUEST, Allowed(requests=3))
 
 

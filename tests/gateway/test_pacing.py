@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gateway_svc.http.gateway import Drain
 from gateway_svc.http.guard import Guard
-from gateway_svc.limits.preparation_slots import AT_ONCE, BURST_S, SHARE, Meter, PreparationSlots, TooBusy
+from gateway_svc.limits.preparation_slots import BURST_S, MAX_CONCURRENT, SHARE, Meter, PreparationSlots, TooBusy
 from gateway_svc.settings import GatewaySettings
 
 
@@ -23,7 +23,7 @@ async def _settle() -> None:
 
 
 async def test_places_are_handed_over_and_nothing_is_left_behind() -> None:
-    pacing = PreparationSlots(at_once=2, hold_s=60)
+    pacing = PreparationSlots(max_concurrent=2, hold_s=60)
     first, second = await pacing.begin("a"), await pacing.begin("a")
     third, fourth = (asyncio.create_task(pacing.begin("a")) for _ in range(2))
     other = await asyncio.wait_for(pacing.begin("b"), 1)  # another sender has places of its own
@@ -42,7 +42,7 @@ async def test_places_are_handed_over_and_nothing_is_left_behind() -> None:
 
 
 async def test_request_whose_client_goes_as_its_turn_comes_hands_its_place_on() -> None:
-    pacing = PreparationSlots(at_once=1, hold_s=60)
+    pacing = PreparationSlots(max_concurrent=1, hold_s=60)
     first = await pacing.begin("a")
     gone, last = (asyncio.create_task(pacing.begin("a")) for _ in range(2))
     await _settle()
@@ -53,7 +53,7 @@ async def test_request_whose_client_goes_as_its_turn_comes_hands_its_place_on() 
 
 
 async def test_request_keeps_the_next_one_waiting_for_a_moment_only() -> None:
-    pacing = PreparationSlots(at_once=1, hold_s=0.01)
+    pacing = PreparationSlots(max_concurrent=1, hold_s=0.01)
     await pacing.begin("a")
     await asyncio.wait_for(pacing.begin("a"), 5)
 
@@ -94,7 +94,7 @@ async def test_burst_of_one_tenant_runs_a_few_requests_at_once_and_another_is_an
         assert (await client.post("/v1/x?tenant=b", content=b"whole")).content == b"whole"
         assert sum(one.done() for one in burst) < 30
         assert {answer.status_code for answer in await asyncio.gather(*burst)} == {200}
-    assert app.most == {"tenant=a": AT_ONCE, "tenant=b": 1}
+    assert app.most == {"tenant=a": MAX_CONCURRENT, "tenant=b": 1}
 
 
 @pytest.mark.parametrize("head", [{"content-length": "4"}, {}], ids=["announced", "chunked"])
@@ -107,7 +107,7 @@ async def test_bodies_that_dribble_keep_no_other_request_of_their_sender_waiting
         yield b"cd"
 
     async with _client(app) as client:
-        slow = [asyncio.create_task(client.post("/v1/x?tenant=a", content=dribbled(), headers=head)) for _ in range(3 * AT_ONCE)]
+        slow = [asyncio.create_task(client.post("/v1/x?tenant=a", content=dribbled(), headers=head)) for _ in range(3 * MAX_CONCURRENT)]
         await _settle()
         assert (await asyncio.wait_for(client.get("/v1/x?tenant=a"), 5)).status_code == 200
         assert app.most["tenant=a"] == 1 or not head  # a short body is complete before its request begins
@@ -141,7 +141,7 @@ async def test_requests_that_are_overdue_in_one_moment_are_answered_a_few_in_a_t
     finally:
         ticking[0].cancel()
     assert answered.total() == 40
-    assert max(answered.values()) <= AT_ONCE
+    assert max(answered.values()) <= MAX_CONCURRENT
 
 
 async def test_a_sender_waits_until_its_share_has_paid_for_what_its_requests_cost_and_others_do_not() -> None:

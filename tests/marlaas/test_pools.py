@@ -63,7 +63,7 @@ async def test_pools_show_executors_and_slices_with_who_paid(world: World, run: 
     assert found["rollout-other"][2:4] == ["awake", "device"]
     [one] = rows(await out(run("pools", "slices", "--since", "1h")))
     assert one[:2] == ["2030-01-02", "03:04:05"]
-    assert one[-11:] == ["ratio", "1.00", "s", "3.50", "s", "0.50", "s", "switched", "nobody", "5.00", "s"]
+    assert one[-11:] == ["ratio", "1.00", "s", "3.50", "s", "0.50", "s", "switched", "none", "5.00", "s"]
     assert "is no duration" in (await run("pools", "slices", "--since", "soon")).stderr
 
 

@@ -12,7 +12,7 @@ from common.errors import Reject
 from common.messages import ProcessLife, ReplicaReport, ServedCall, ServedMessage, ServedSampling, ServeRequest
 from gateway_svc.serving.client import GRACE_S, MAX_UNHEARD, RESUME_S
 from gateway_svc.serving.progress import MAX_BUFFERED_BYTES, SILENT_S
-from gateway_svc.serving.stream_quota import AT_ONCE, TooManyStreams
+from gateway_svc.serving.stream_quota import MAX_SENT, TooManyStreams
 from tests.support.rollout.books import version
 from tests.support.rollout.replicas import CHAT, CONTEXT, QUESTION, expected, performing
 from tests.support.waiting import eventually
@@ -292,10 +292,10 @@ async def test_tenants_wait_by_weight_not_by_number_of_requests(bus: Bus) -> Non
         held = asyncio.create_task(stage.answer(stage.request(3, tenant="greedy")))
         await eventually(lambda: replica.source.running)
         many = [asyncio.create_task(stage.answer(stage.request(3, tenant="greedy"))) for _ in range(10)]
-        await eventually(lambda: replica.serving.requests == AT_ONCE)
+        await eventually(lambda: replica.serving.requests == MAX_SENT)
         modest = stage.request(3, tenant="modest")
         one = asyncio.create_task(stage.answer(modest))
-        await eventually(lambda: replica.serving.requests == AT_ONCE + 1)
+        await eventually(lambda: replica.serving.requests == MAX_SENT + 1)
         replica.source.may_begin.set()
         await asyncio.gather(held, one, *many)
         order = [request.request_id.split(":")[2] for request in replica.source.begun]

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from common.bus import Bus
-from gateway_svc.serving.stream_quota import AT_ONCE, SendWindow
+from gateway_svc.serving.stream_quota import MAX_SENT, SendWindow
 from tests.support.rollout.replicas import performing
 from tests.support.waiting import eventually
 
@@ -32,7 +32,7 @@ async def test_request_whose_turn_does_not_come_in_time_is_overdue_and_never_sen
     async with performing(bus) as stage:
         replica = await stage.replica(sequences=2)
         replica.source.may_begin.clear()
-        burst = [asyncio.create_task(stage.answer(stage.request(20))) for _ in range(AT_ONCE)]
+        burst = [asyncio.create_task(stage.answer(stage.request(20))) for _ in range(MAX_SENT)]
         await eventually(lambda: len(replica.source.begun) == 2)
         late = stage.request(20, wait_s=0.3)
         assert (await stage.answer(late)).last.failure == "overdue"
@@ -42,7 +42,7 @@ async def test_request_whose_turn_does_not_come_in_time_is_overdue_and_never_sen
 
 
 async def test_turns_are_fair_by_key_and_bounded() -> None:
-    turns, order = SendWindow(at_once=2), list[str]()
+    turns, order = SendWindow(max_sent=2), list[str]()
     held = [await turns.begin("p", "acme", "many") for _ in range(2)]
 
     async def ask(key: str) -> None:
@@ -66,7 +66,7 @@ async def test_turns_are_fair_by_key_and_bounded() -> None:
 
 @pytest.mark.parametrize("is_granted", [False, True])
 async def test_cancelled_request_leaves_its_turn_to_the_next(*, is_granted: bool) -> None:
-    turns = SendWindow(at_once=1)
+    turns = SendWindow(max_sent=1)
     first = await turns.begin("p", "acme", None)
     waiting = [asyncio.create_task(turns.begin("p", "acme", None)) for _ in range(2)]
     await asyncio.sleep(0)

@@ -58,7 +58,7 @@ async def texts_replica(bus: Bus) -> AsyncGenerator[Chat]:
     chat = await asyncio.to_thread(Chat.load, MODEL)
     none = cast(Any, None)
     means = ServingContext(chat, none, none, Admission(1, 1), 512, None, "none")
-    serving = Serving(means, Replies("texts", bus.requests.tell), Slots(4), bus.clock.now_s)
+    serving = Serving(means, Replies("texts", bus.requests.send), Slots(4), bus.clock.now_s)
     report = ReplicaReport(replica="texts", service="rollout", pool="tiny", serves=True)
     async with at_work(report_replica(bus, lambda: report)), at_work(serving.run(bus, "tiny", "texts")):
         yield chat

@@ -238,5 +238,5 @@ def _require_agreement(where: str, mismatch: float | None, bound: float) -> None
     if mismatch is not None and mismatch > bound:
         raise Reject(
             f"{where}: sampler and trainer disagree about tokens of this very version: mismatch {mismatch:.3g} nats, but "
-            f"correction.max_sampler_mismatch is {bound:g}; the sampler does not serve what was trained, or samples by other rules"
+            f"correction.max_sampler_mismatch is {bound:g}; the sampler does not serve the trained weights, or samples by other rules"
         )

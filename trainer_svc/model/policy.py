@@ -167,7 +167,7 @@ class Policy:
         except Exception as error:
             failed = classify_move_error(error, "the base model")
         if failed is not None:
-            gc.collect()  # frames of the failed read form cycles that hold what was read so far
+            gc.collect()  # frames of the failed read form cycles that hold the data read so far
             deepest = Tier.DISK if self._read and isinstance(failed, StateMismatch) else before
             self.tier = Tier.DEVICE
             self.park(deepest)

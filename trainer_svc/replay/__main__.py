@@ -90,7 +90,7 @@ def _verdict(found: "Sequence[StepComparison]", *, as_json: bool) -> int:
     different = [compared.version for compared in found if not compared.is_equal]
     if not as_json:
         steps = f"{len(found)} step{'s' if len(found) > 1 else ''}"
-        sys.stdout.write(f"{steps} replayed: {f'{len(different)} differ' if different else 'all equal to what is recorded'}\n")
+        sys.stdout.write(f"{steps} replayed: {f'{len(different)} differ' if different else 'all equal to the recorded ones'}\n")
     return 1 if different else 0
 
 

@@ -102,7 +102,7 @@ class Snapshots:
                 return False
             raise Reject(f"stream {stream} is there already, with {there.get('messages')} messages: restore into a store that is empty")
         if not await asyncio.to_thread(_is_whole, file, snapshot):
-            raise Reject(f"{file} is damaged: it is not what was saved; restore another copy")
+            raise Reject(f"{file} is damaged: its content is not the saved one; restore another copy")
         config = snapshot.config | ({} if replicas is None else {"num_replicas": replicas})
         begun = await self._api(f"{RESTORE}.{stream}", {"config": config, "state": snapshot.state}, f"restore stream {stream}")
         with file.open("rb") as source:

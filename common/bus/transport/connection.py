@@ -89,7 +89,7 @@ class Connection:
         key = read_credentials(server.creds) if isinstance(server.creds, Path) else server.creds
         if key is not None and not server.insecure and not server.tls.are_given and is_plain_beyond_loopback(server.url):
             raise Fatal(
-                f"{server.shown} is reached without TLS, where others may read and change what is sent: use tls://, or say that the network"
+                f"{server.shown} is reached without TLS, where others may read and change messages: use tls://, or say that the network"
                 " is trusted with --insecure, or MARLAAS_NATS_INSECURE=1"
             )
         beats = Heartbeats(lambda: _heartbeat_client(server, key, timings))

@@ -17,7 +17,7 @@ VIOLATION = re.compile(r'permissions violation for (?P<what>publish|subscription
 def refused_key(where: str, key: Credentials | None, *, wants_key: bool) -> str:
     """Reason why the server at `where` refuses this key, or requires one. `wants_key`: whether the server uses keys."""
     if key is None and wants_key:
-        return f"NATS at {where} takes nobody without a key; name its file with --creds, or in MARLAAS_NATS_CREDS"
+        return f"NATS at {where} requires a key; name its file with --creds, or in MARLAAS_NATS_CREDS"
     if key is None:
         return f"NATS at {where} refuses the credentials; correct MARLAAS_NATS_URL"
     if not wants_key:

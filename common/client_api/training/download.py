@@ -12,7 +12,7 @@ from common.errors import Reject
 from common.messages import AdapterAnswer, AdapterRef, AskAdapter, AskChunk, AskUsage, ChunkAnswer, Event, UsageAnswer
 from common.messages.asks import CHUNK_BYTES
 
-AT_ONCE = 8
+MAX_CONCURRENT_PARTS = 8
 """Maximum parts of a blob that are requested concurrently."""
 
 
@@ -90,7 +90,7 @@ async def download_adapter(door: AnyDoor, task: str, folder: Path | Callable[[Ad
 
 
 async def fetch_blob(door: AnyDoor, task: str, adapter: AdapterRef) -> bytes:
-    """Content of the adapter's blob, fetched with AT_ONCE concurrent requests. Raises: as `fetch_part`."""
+    """Content of the adapter's blob, fetched with MAX_CONCURRENT_PARTS concurrent requests. Raises: as `fetch_part`."""
     packed = bytearray(adapter.blob.size_bytes)
     offsets = iter(range(0, len(packed), CHUNK_BYTES))
 
@@ -99,7 +99,7 @@ async def fetch_blob(door: AnyDoor, task: str, adapter: AdapterRef) -> bytes:
             data = await fetch_part(door, task, adapter, offset)
             packed[offset : offset + len(data)] = data
 
-    runners = [asyncio.create_task(fetch()) for _ in range(AT_ONCE)]
+    runners = [asyncio.create_task(fetch()) for _ in range(MAX_CONCURRENT_PARTS)]
     try:
         await asyncio.gather(*runners)
     finally:

@@ -32,7 +32,7 @@ async def follow(
             async for event in followed.missed(task):
                 yield event
         checked = time.monotonic()
-        while followed.goes_on:
+        while followed.is_unended:
             event = await door.next_event(live, recheck_s)
             if event is not None and followed.wants(event):
                 async for missed in followed.missed_by([event.task] if followed.has_gap(event) else []):
@@ -58,7 +58,7 @@ class _Followed:
         self._accepted: set[str] = set()
 
     @property
-    def goes_on(self) -> bool:
+    def is_unended(self) -> bool:
         return self._is_everything or bool(self._awaited)
 
     @property

@@ -109,14 +109,14 @@ class HealthBody(BaseModel):
     detail: str
 
 
-@health.get("/healthz", response_model=HealthBody, responses={503: {"model": HealthBody, "description": "Its event loop stands still."}})
+@health.get("/healthz", response_model=HealthBody, responses={503: {"model": HealthBody, "description": "The event loop is stalled."}})
 async def alive(request: Request) -> Response:
     """Liveness of the process."""
     good = gateway_of(request).health.alive()
     return _answer(good, "alive" if good else "event loop stalled")
 
 
-@health.get("/readyz", response_model=HealthBody, responses={503: {"model": HealthBody, "description": "What is missing."}})
+@health.get("/readyz", response_model=HealthBody, responses={503: {"model": HealthBody, "description": "Missing dependencies."}})
 async def ready(request: Request) -> Response:
     """Readiness: NATS is connected, a scheduler answers, and the process is not draining."""
     found = gateway_of(request).health

@@ -31,7 +31,7 @@ from gateway_svc.openai.jobs.job import (
 
 MAX_SCANNED = 2000
 """Maximum tasks scanned for one page of a filtered list."""
-AT_ONCE = 8
+MAX_CONCURRENT_FILES = 8
 """Maximum task files requested concurrently."""
 Metadata = Mapping[str, str]
 
@@ -85,7 +85,7 @@ async def list_checkpoints(door: Door, task: str, after: str | None, limit: int)
 
 async def _tasks(door: Door, cursor: str | None, most: int) -> AsyncIterator[tuple[TaskStatus, Mapping[str, JsonValue]]]:
     """Yield tasks with their task files, newest first. Raises: Problem after MAX_SCANNED tasks."""
-    scanned, places = 0, asyncio.Semaphore(AT_ONCE)
+    scanned, places = 0, asyncio.Semaphore(MAX_CONCURRENT_FILES)
 
     async def with_spec(status: TaskStatus) -> tuple[TaskStatus, Mapping[str, JsonValue]]:
         async with places:

@@ -1,4 +1,4 @@
-// Draws each chart from its table: what is drawn is what the table says.
+// Draws each chart from its table: it draws only the table's values.
 const HEIGHT = 220;
 const drawn = new Map();
 
@@ -29,7 +29,7 @@ function styles(names) {
   });
 }
 
-// Ticks with as many digits as tell them apart, small ones as 2e-4: uPlot's own end after three.
+// Ticks with as many digits as distinguish them, small ones as 2e-4: uPlot's own end after three.
 function ticks(plot, splits) {
   const gap = splits.length > 1 ? Math.abs(splits[1] - splits[0]) : Math.abs(splits[0]) || 1;
   let digits = 0;
@@ -49,7 +49,7 @@ function axisSize(plot, values) {
   return 24 + 7 * Math.max(3, ...(values ?? []).map((value) => String(value).length));
 }
 
-// Means over so many rows, of those that have a value: a curve of many points is noise, and its course is what is looked for.
+// Means over so many rows, of those that have a value: a curve of many points is noise, and the reader looks for its course.
 function smoothed(column, width) {
   const reach = Math.floor(width / 2);
   return column.map((value, index) => {

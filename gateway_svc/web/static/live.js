@@ -23,7 +23,7 @@ if (stream && banner) {
 // On a phone the links to pages are one line, in which the present page's may be out of sight.
 document.querySelector(".top nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
 
-// What may be done to a task stands outside what is read again, so that nobody's half-given confirmation is closed.
+// A task's actions are outside the part that is reread, so that no half-given confirmation is closed.
 document.addEventListener("htmx:after:swap", () => {
   const allowed = document.querySelector("#task[data-controls]")?.dataset.controls.split(" ");
   if (allowed) document.querySelectorAll("#actions [data-verb]").forEach((one) => { one.hidden = !allowed.includes(one.dataset.verb); });

@@ -1,5 +1,5 @@
 // A Gantt chart on a canvas: one row a task, one colour a stage. Sampling is above, the stages after it below, since steps overlap. Under it
-// is how many steps are in each stage. What is drawn of a row is one colour a pixel, so that it takes no longer with more steps.
+// is how many steps are in each stage. A row is drawn as one colour a pixel, so that it takes no longer with more steps.
 const ROW = 26, TOP = 24, LABEL = 190, STRIP = 44, MIN_WIDTH_S = 0.05, STAGES = 5;
 const box = document.getElementById("gantt");
 const canvas = box?.querySelector(".tasks");

@@ -35,7 +35,7 @@ async def calibrate(accelerators: Accelerators, rounds: int, say: Say, complain:
         return True
     moved = sum(len(tiers_of(one)) for one in found) * rounds
     say(f"{len(found)} executors are parked and woken {moved} times. Running tasks wait meanwhile and lose nothing: requests are frozen,")
-    say("steps end first. It may be interrupted at any time: the scheduler goes on from where it is.")
+    say("steps end first. It may be interrupted at any time: the scheduler continues from its current state.")
     for number in range(1, rounds + 1):
         for one in found:
             if (one.accelerator, one.executor) not in failed and not await _passed(accelerators, one, f"round {number}", say, complain):

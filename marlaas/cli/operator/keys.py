@@ -143,7 +143,7 @@ def revoke(
     from marlaas.tenancy.keys import revoke_key
 
     revoked = with_operator(data, url, keys, lambda operator: revoke_key(operator, tenant, name))
-    echo(f"key '{name}' of '{tenant}' is revoked" if revoked else f"key '{name}' of '{tenant}' was revoked already; NATS was told of it")
+    echo(f"key '{name}' of '{tenant}' is revoked" if revoked else f"key '{name}' of '{tenant}' was revoked already; NATS was updated")
 
 
 @app.command("server-config")

@@ -266,4 +266,4 @@ def _seconds(ms: int | None) -> str:
 
 def _shares(one: "SliceOf") -> str:
     """Tasks charged, with seconds."""
-    return ", ".join(f"{share.task or 'nobody'} {share.ms / 1000:.2f} s" for share in one.shares)
+    return ", ".join(f"{share.task or 'none'} {share.ms / 1000:.2f} s" for share in one.shares)

@@ -97,10 +97,10 @@ def push(
     """Synchronize all tenants from PostgreSQL to NATS, after a command was interrupted or NATS's store was lost."""
     from marlaas.tenancy.accounts import push_all
 
-    told, others = with_operator(
+    changed, others = with_operator(
         data, url, keys, lambda operator: push_all(operator, delete_others=delete_others, new_accounts=new_accounts)
     )
-    echo(f"told NATS of {', '.join(told)}" if told else "NATS agrees with PostgreSQL about every tenant")
+    echo(f"updated in NATS: {', '.join(changed)}" if changed else "NATS agrees with PostgreSQL about every tenant")
     if others:
         echo(f"{'deleted from NATS' if delete_others else 'unknown to PostgreSQL, kept'}: {', '.join(sorted(others))}")
 
@@ -134,11 +134,11 @@ def _push(data: Path, url: str, keys: Path | None) -> None:
     from marlaas.tenancy.accounts import push_all
 
     try:
-        told, _ = with_operator(data, url, keys, lambda operator: push_all(operator, delete_others=False))
+        changed, _ = with_operator(data, url, keys, lambda operator: push_all(operator, delete_others=False))
     except StackError as error:
         echo(f"limits of accounts hold once NATS has them: marlaas tenants push ({error})", to=sys.stderr)
     else:
-        echo(f"told NATS of {', '.join(told)}" if told else "NATS has these limits already")
+        echo(f"updated in NATS: {', '.join(changed)}" if changed else "NATS has these limits already")
 
 
 @app.command()

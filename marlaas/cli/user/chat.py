@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Url = Annotated[str, typer.Option("--url", help="A gateway, https://…; empty: that of the stack in --data.", envvar="MARLAAS_URL")]
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
-TOLD_S = 10.0
+ACCEPTED_S = 10.0
 """Maximum seconds until a gateway knows a newly made key."""
 SHOWN = "\n\t"
 """Control characters that are sent to a terminal unchanged."""
@@ -58,7 +58,7 @@ def chat(  # noqa: PLR0913 - each is an option with a name of its own
         from marlaas.over_http.door import entered
 
         if own:
-            await _until_told(where, own)
+            await _until_accepted(where, own)
         limits = {"timeout_s": 10.0, "patience_s": 10.0}
         async with entered(where, tenant_named(), key=named or own, insecure=is_insecure(), tls=tls_files(), **limits) as door:
             talk = Chat(
@@ -112,20 +112,20 @@ def _operators_key(data: Path) -> str | None:
     return with_operator(data, "", None, own_http_key) if is_operator(data, None) else None
 
 
-async def _until_told(where: str, key: str) -> None:
-    """Wait until the gateway accepts a key that PostgreSQL has already stored. Raises: NotPermitted after TOLD_S."""
+async def _until_accepted(where: str, key: str) -> None:
+    """Wait until the gateway accepts a key that PostgreSQL has already stored. Raises: NotPermitted after ACCEPTED_S."""
     from common.client_api.errors import NotPermitted
     from marlaas.over_http.connection import PAUSE, Connection
 
     began, attempt = time.monotonic(), 0
-    async with Connection.open(where, key, tls_files(), TOLD_S) as connection:
+    async with Connection.open(where, key, tls_files(), ACCEPTED_S) as connection:
         while True:
             try:
                 await connection.request("GET", "/v1/key")
                 return
             except NotPermitted:
                 attempt += 1
-                if time.monotonic() - began > TOLD_S:
+                if time.monotonic() - began > ACCEPTED_S:
                     raise
             await asyncio.sleep(PAUSE.pause_s(attempt))
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from common.messages import DeliveryOf, WebhookOf
 
-app = typer.Typer(no_args_is_help=True, help="Addresses that are told when tasks finish or fail, and when a budget is spent; for owners.")
+app = typer.Typer(no_args_is_help=True, help="URLs that receive a message when a task finishes or fails, or a budget is spent; for owners.")
 NameOf = Annotated[str, typer.Argument(help="Name of the webhook.")]
 Whose = Annotated[str, typer.Option("--tenant", help="Whose it is; default: the key's tenant.")]
 

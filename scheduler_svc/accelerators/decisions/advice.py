@@ -71,14 +71,14 @@ def _rank(one: Accelerator, job: Profile) -> tuple[float, bool, str]:
     return round(one.load, 6), all(each.pool != job.pool for each in one.jobs), one.accelerator
 
 
-MOST_PAIRS = 45
+MAX_PAIRS = 45
 """Maximum number of pairs evaluated: all pairs of ten pools."""
 ORDER_S = 0.02
 """Seconds of a switch beyond its moves (orders, answers and locks) on an idle machine, measured at b1765f0
 (`bench/plex/real/predict.py` in 3d590f0). Several times as long beside other work."""
 MIN_SAVED_PER_SLOWDOWN = 0.05
 """Minimum saved share of accelerator time per added step time: 5 % for twice the step time, 10 % for three times."""
-MOST_VISITS = 32
+MAX_VISITS = 32
 """Maximum visits per step that are simulated; larger numbers are capped."""
 ENOUGH_HOST_BYTES = 2**62
 NEVER_S = float("inf")
@@ -134,7 +134,7 @@ def advice(trace: Trace, accelerators: Sequence[Accelerator], device_bytes: int 
         own = [one for one in profiles if one.pool in of]
         return Shared(of, worth(own, switches_s(own, trace.executors, device_bytes)))
 
-    pairs = [shared(pair) for pair in list(combinations(pools, 2))[:MOST_PAIRS]] if len(pools) > 2 else []
+    pairs = [shared(pair) for pair in list(combinations(pools, 2))[:MAX_PAIRS]] if len(pools) > 2 else []
     return Advice(
         {pool: _bubble([one for one in profiles if one.pool == pool]) for pool in pools},
         switches_s(profiles, trace.executors, device_bytes),
@@ -181,7 +181,7 @@ def switches_s(profiles: Sequence[Profile], executors: Sequence[Executor], devic
     """
     visits: dict[str, int] = {}
     for one in profiles:
-        visits[one.pool] = max(visits.get(one.pool, 1), min(MOST_VISITS, round(one.visits)))
+        visits[one.pool] = max(visits.get(one.pool, 1), min(MAX_VISITS, round(one.visits)))
     own = [one for one in executors if one.pool in visits]
     by_pool = {pool: sum(one.device_bytes for one in own if one.pool == pool) for pool in sorted(visits)}
     budget = MemoryBudget(max(by_pool.values()) if device_bytes is None else device_bytes, ENOUGH_HOST_BYTES)

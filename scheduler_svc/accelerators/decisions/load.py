@@ -182,7 +182,7 @@ def _by_pool(profiles: Sequence[Profile], values: Sequence[float]) -> dict[str, 
     return found
 
 
-MOST_TURNS = 128
+MAX_TURNS = 128
 """Maximum number of turns simulated; beyond it, trajectories are sampled evenly from the shortest to the longest."""
 HALVINGS = 10
 """Bisection steps in the search for the turn length."""
@@ -230,7 +230,7 @@ def occupancy(trajectories: Sequence[Trajectory], generate_s: float | None = Non
 def _sample(trajectories: Sequence[Trajectory]) -> Sequence[Trajectory]:
     if not trajectories:
         return ()
-    count = max(2, MOST_TURNS // max(1, max(one.turns for one in trajectories)))
+    count = max(2, MAX_TURNS // max(1, max(one.turns for one in trajectories)))
     if len(trajectories) <= count:
         return trajectories
     ordered = sorted(trajectories, key=lambda one: (one.away_s, one.took_s))

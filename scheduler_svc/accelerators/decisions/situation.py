@@ -1,8 +1,8 @@
 """One accelerator at one moment, for all policies: who waits, the cost of each switch, and who is ahead of its share. Pure.
 
 Fairness counts the accelerator time of the last WINDOW_S. A newcomer has none, and would be served alone until it caught up. It is
-therefore credited as much as the least-served tenant with work has, as in the fair share of tokens. The credit
-decays as the window moves on, like the others' time from before the newcomer came.
+therefore credited with the time of the least-served tenant with work, as in the fair share of tokens. The credit
+decays as the window moves on, like the others' earlier time.
 """
 
 from collections.abc import Mapping, Sequence

@@ -16,7 +16,7 @@ class Reason(StrEnum):
     RESIDENT = "resident"
     """The executor's state is on the device, within its residency."""
     ORDER = "order"
-    """By order of arrival, or an operator's order."""
+    """Order of arrival, or an operator's order."""
 
 
 @dataclass(frozen=True)

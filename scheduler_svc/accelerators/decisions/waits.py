@@ -1,4 +1,4 @@
-"""The wait of a pool none of whose samplers, or trainers, is awake on a shared accelerator; executors that never fit. Pure."""
+"""Wait of a pool without an awake sampler, or trainer, on a shared accelerator; executors that never fit. Pure."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -199,7 +199,7 @@ _SHARES = Statement(
 async def share(
     connection: AsyncConnection, accelerator: str, epoch: int, ms_by_task: Mapping[str, int], tenants: Mapping[str, str]
 ) -> None:
-    """Insert the payers of a slice that was just booked. `tenants`: by task; NOBODY has no tenant and pays nothing."""
+    """Insert the payers of a slice that was just booked. `tenants`: by task; NO_TASK has no tenant and pays nothing."""
     rows = [(accelerator, epoch, task, tenants.get(task), ms) for task, ms in sorted(ms_by_task.items()) if ms]
     if rows:
         await _SHARES.run(connection, _share.of(rows))

@@ -19,7 +19,7 @@ from scheduler_svc.base.context import HandlerContext, sender_of
 from scheduler_svc.base.tables import prices
 from scheduler_svc.tenancy.question import Question, page
 
-MOST = 500
+PAGE_SIZE = 500
 """Maximum lines per page."""
 _KEY = ("day", "tenant", "pool", "kind")
 _invoice = table("tenant_invoice", *map(column, (*_KEY, "quantity", "money")))
@@ -86,7 +86,7 @@ async def invoice_lines(
 
 async def answer_invoice(question: Question, request: AskInvoice) -> InvoiceAnswer:
     async with question.reading() as connection:
-        found = await invoice_lines(connection, question.tenant, request.first, request.last, after=request.cursor, most=MOST)
+        found = await invoice_lines(connection, question.tenant, request.first, request.last, after=request.cursor, most=PAGE_SIZE)
     kept = page(found)
-    has_more = len(kept) < len(found) or len(found) == MOST
+    has_more = len(kept) < len(found) or len(found) == PAGE_SIZE
     return InvoiceAnswer(lines=kept, cursor=request.cursor + len(kept) if has_more else None)

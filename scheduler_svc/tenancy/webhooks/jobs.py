@@ -70,12 +70,12 @@ def _refuse(tx: Transaction, by: Actor, job: SetWebhook | DeleteWebhook, code: s
     tx.emit_event(job.tenant, "none", "webhook", {"request": job.request, "code": code, "reasons": [reason]})
 
 
-MOST = 20
+PAGE_SIZE = 20
 """Maximum webhooks per page."""
 
 
 async def answer_webhooks(question: Question, request: AskWebhooks) -> WebhooksAnswer:
     async with question.reading() as connection:
-        found = await webhooks.page(connection, question.tenant, request.name, names_after(request.after), most=MOST)
+        found = await webhooks.page(connection, question.tenant, request.name, names_after(request.after), most=PAGE_SIZE)
     kept = page(found)
-    return WebhooksAnswer(webhooks=kept, cursor=cursor_of_names(kept, len(found), MOST))
+    return WebhooksAnswer(webhooks=kept, cursor=cursor_of_names(kept, len(found), PAGE_SIZE))

@@ -131,7 +131,7 @@ async def _status(reader: asyncio.StreamReader) -> int:
 
 PAUSES_S = (5.0, 30.0, 120.0, 600.0, 1800.0, 7200.0, 21_600.0, 43_200.0, 86_400.0)
 """Seconds of pause after each failed attempt; the message is given up after the attempt that follows the last pause, about two days."""
-AT_ONCE = 32
+MAX_CONCURRENT = 32
 """Maximum messages that a replica sends concurrently, each to a different webhook."""
 LOOK_EVERY_S = 1.0
 GONE = 410
@@ -172,7 +172,7 @@ class WebhookSender:
                     await asyncio.sleep(self._look_every_s)
 
     async def _take(self) -> list[Due]:
-        most = AT_ONCE - len(self._sending)
+        most = MAX_CONCURRENT - len(self._sending)
         if most <= 0:
             return []
         try:

@@ -21,7 +21,7 @@ from scheduler_svc.tenancy.decisions.shares import Capacity
 StableFor = Callable[[str], float]
 """Seconds since the last disturbance, on the clock of a pool given by name."""
 PARKED_FACTOR = 1.0
-"""In-flight work of a parked pool, as a multiple of what its samplers decode concurrently."""
+"""Limit of a parked pool's work in flight, as a multiple of its samplers' concurrent sequences."""
 
 
 @dataclass(frozen=True)

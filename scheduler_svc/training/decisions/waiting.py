@@ -206,8 +206,8 @@ def _in_flight(task: WaitingTask, replicas: Replicas) -> Cause:
     if task.sampler_waits is not None and task.sampler_waits.has_work:
         return _for_an_accelerator(task.pool, task.sampler_waits)
     if task.sampler_waits is not None:
-        away = f"its {task.open_groups} open groups are with environment '{task.environment}', the oldest for {task.oldest_s:.0f} s"
-        return Cause(Kind.ENVIRONMENT, round(task.oldest_s), f"{away}; nothing of its pool is to be sampled")
+        groups = f"its {task.open_groups} open groups are with environment '{task.environment}', the oldest for {task.oldest_s:.0f} s"
+        return Cause(Kind.ENVIRONMENT, round(task.oldest_s), f"{groups}; nothing of its pool is to be sampled")
     has_room = replicas.sampled < IDLE_SHARE * replicas.sequences
     if task.oldest_s >= LATE * task.timeout_s and has_room:
         oldest = f"its oldest group has taken {task.oldest_s:.0f} of {task.timeout_s:.0f} s while the samplers have room"

@@ -184,8 +184,8 @@ async def stalled_tasks(connection: AsyncConnection, limit_s: float, only: Colle
     found: dict[str, Stall | None] = {}
     for row in (await connection.execute(statement)).all():
         is_held_up = row.is_parked and row.seconds < limit_s <= row.wall_s
-        goes_on = (row.seconds < limit_s and not is_held_up) or row.state == TaskState.PAUSED
+        is_progressing = (row.seconds < limit_s and not is_held_up) or row.state == TaskState.PAUSED
         as_found = {name: getattr(row, name) for name in _OF_STALL}
         parked_s = row.wall_s if is_held_up else None
-        found[row.id] = None if goes_on else Stall(**as_found, is_accepted=row.state != TaskState.SUBMITTED, parked_s=parked_s)
+        found[row.id] = None if is_progressing else Stall(**as_found, is_accepted=row.state != TaskState.SUBMITTED, parked_s=parked_s)
     return found

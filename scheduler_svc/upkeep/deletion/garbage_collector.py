@@ -1,6 +1,6 @@
 """Garbage collection in NATS: superseded data after each step, plus a periodic full sweep.
 
-The sweep covers what steps cannot see: messages that arrived after their task had ended, blobs of steps that were computed
+The sweep deletes data that steps cannot see: messages that arrived after their task had ended, blobs of steps that were computed
 twice, and deletions lost in a crash. Only PostgreSQL decides what is needed; once a newer version has migrated it, nothing is collected.
 `storage.py` defines which blobs are needed.
 """

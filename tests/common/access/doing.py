@@ -120,7 +120,7 @@ class Doing:
             with suppress(NoResponder):
                 await self._bus.requests.ask(subject, REPORT, timeout_s=5)
         else:
-            await self._bus.requests.tell(subject, REPORT)
+            await self._bus.requests.send(subject, REPORT)
 
     async def _subscribe(self, pattern: str) -> None:
         async with self._bus.requests.listening(pattern):

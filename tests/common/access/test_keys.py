@@ -121,7 +121,7 @@ async def test_key_with_an_end_is_refused_after_it_and_says_so(keyed: Keyed) -> 
 
 
 async def test_no_key_and_a_key_of_another_deployment_are_refused(keyed: Keyed, tmp_path: Path) -> None:
-    with pytest.raises(Fatal, match="takes nobody without a key; name its file with --creds"):
+    with pytest.raises(Fatal, match="requires a key; name its file with --creds"):
         await connect(keyed, None)
     other = replace(keyed, keys=open_or_make(tmp_path / "other"), revoked={})
     other.keys.new_tenant("acme")

@@ -137,7 +137,7 @@ async def test_what_was_sent_on_reaches_no_live_reader(keyed: Keyed) -> None:
             assert made["push_bound"], "the server delivers"
             async with await keyed.connect("rollout") as rollout:
                 while replies not in heard:  # whatever is sent on comes before one of these
-                    await rollout.requests.tell(replies, CancelServing(gateway="door", requests=[]))
+                    await rollout.requests.send(replies, CancelServing(gateway="door", requests=[]))
                     await asyncio.sleep(0.1)
             assert set(heard) == {replies}
             found = await listening.next(timeout_s=10)

@@ -52,7 +52,7 @@ async def test_cancellation_that_comes_with_the_answer_to_a_ping_ends_the_runner
 async def test_cancellation_while_nats_py_writes_ends_the_runner(bus: Bus) -> None:
     client = bus._connection.client  # pyright: ignore[reportPrivateUsage]
     read, client._flush_queue = client._flush_queue, asyncio.Queue(1)  # pyright: ignore[reportPrivateUsage]
-    runner = asyncio.create_task(for_ever(bus, lambda bus: bus.requests.tell("cancels.none", REPORT)))
+    runner = asyncio.create_task(for_ever(bus, lambda bus: bus.requests.send("cancels.none", REPORT)))
     while not client._flush_queue.full():  # pyright: ignore[reportPrivateUsage]
         await asyncio.sleep(0)
     await asyncio.sleep(0.01)  # it waits for room there

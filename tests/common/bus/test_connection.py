@@ -198,7 +198,7 @@ async def test_live_messages_are_heard_until_one_cannot_be_taken(bus: Bus) -> No
     hearing = asyncio.create_task(bus.requests.hear("replies.x", take, listens.set))
     await asyncio.wait_for(listens.wait(), 5)
     for _ in range(3):
-        await bus.requests.tell("replies.x", report)
+        await bus.requests.send("replies.x", report)
     with pytest.raises(ValueError, match="the third"):
         await asyncio.wait_for(hearing, 5)
     assert taken == [0, 0, 0]

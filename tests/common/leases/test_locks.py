@@ -116,7 +116,7 @@ def test_entry_that_cannot_be_read_counts_as_everything(tmp_path: Path) -> None:
     (tmp_path / "rollout-one.memory").write_text("?")
     one.release_compute()
     assert two.take_compute()
-    assert two.reserve(1, 100) == "nobody knows how much rollout-one has on the device"
+    assert two.reserve(1, 100) == "the device memory of rollout-one is unknown"
 
 
 def test_folder_that_cannot_be_written_is_refused_in_a_line(tmp_path: Path) -> None:

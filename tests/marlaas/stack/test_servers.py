@@ -57,7 +57,7 @@ def test_disk_without_room_for_messages_is_refused_with_one_sentence(tmp_path: P
         assert servers.room_objection(tmp_path / "data" / "nats") is None
         (tmp_path / "data" / "other").write_bytes(bytes(200 * 2**20))
         objection = servers.room_objection(tmp_path / "data" / "nats") or ""
-        assert "MiB are left for NATS, which is 90% of what is free" in objection
+        assert "MiB are left for NATS, which is 90% of the free space" in objection
         assert objection.endswith("messages and adapters need 528 MiB: free some, or name a folder elsewhere with --data")
 
 

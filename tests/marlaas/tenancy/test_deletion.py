@@ -74,7 +74,7 @@ async def test_account_of_a_tenant_that_its_owner_has_deleted_goes_with_the_next
     assert "keys" in await operating.done("--creds", "one.creds", "tenants", "delete", "acme", "--yes")
     assert await keyed_world.rows(LEFT) == [(True, 2, 0)]
     assert await has_account(operating)
-    assert "told NATS of acme" in await operating.done("tenants", "push")
+    assert "updated in NATS: acme" in await operating.done("tenants", "push")
     assert not await has_account(operating)
     assert await is_refused(operating, "one.creds")
     subject = streams.events("acme", ">")

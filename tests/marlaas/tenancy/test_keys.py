@@ -59,7 +59,7 @@ async def test_limits_of_an_account_are_set_by_a_command_and_told_to_nats(operat
     await operating.done("tenants", "create", "initech")
     shown = await operating.done("tenants", "show", "initech")
     assert re.search(r"max_connections +64 +64", shown)
-    assert "told NATS of initech" in await operating.done("tenants", "set", "initech", "--limit", "max_connections=3")
+    assert "updated in NATS: initech" in await operating.done("tenants", "set", "initech", "--limit", "max_connections=3")
     async with await operating.keyed.connect(SYSTEM) as system:
         token = decode(await system.accounts.token(operating.keyed.keys.tenant("initech").public) or "")
     assert (token["nats"]["limits"]["conn"], token["nats"]["limits"]["payload"]) == (3, 1_310_720)
@@ -137,7 +137,7 @@ async def test_nats_is_made_to_agree_after_it_has_forgotten(operating: Operating
         await system.accounts.delete(deletion_token(keys.operator, [keys.tenant("acme").public], int(time.time())))
     with pytest.raises(Fatal):
         await connect(operating, "acme.creds")
-    assert await operating.done("tenants", "push") == "told NATS of acme\n"
+    assert await operating.done("tenants", "push") == "updated in NATS: acme\n"
     async with await connect(operating, "acme.creds") as client:
         await client.publish(cancel())
     with pytest.raises(Fatal, match="it was revoked"):
@@ -146,7 +146,7 @@ async def test_nats_is_made_to_agree_after_it_has_forgotten(operating: Operating
     keys.forget_tenant("globex")
     assert "none of tenant 'globex'" in await operating.refused("tenants", "push")
     renewed = await operating.done("tenants", "push", "--new-accounts", "--delete-others")
-    assert renewed == f"told NATS of globex\ndeleted from NATS: {lost}\n"
+    assert renewed == f"updated in NATS: globex\ndeleted from NATS: {lost}\n"
     with pytest.raises(Fatal, match="refuses"):
         await connect(operating, "globex.creds")
     async with await connect(operating, "acme.creds") as client:

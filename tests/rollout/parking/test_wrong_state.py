@@ -130,7 +130,7 @@ async def test_served_request_that_is_handed_back_is_continued_by_its_next_attem
     async with at_gateway(bus) as stage:
         replica = await stage.replica()
         source = Closing()
-        replica.serving._means = replace(replica.serving._means, sample=source.sample)
+        replica.serving._context = replace(replica.serving._context, sample=source.sample)
         answer = await stage.answer(stage.request(max_tokens=20))
         assert (len(answer.ids), answer.last.finish) == (20, "length")
         assert len(source.begun) == 2

@@ -100,7 +100,7 @@ async def test_reports_from_before_it_woke_end_no_slice(bus: Bus, database_url: 
         one.is_mute = True
         for _ in range(8):  # for longer than it may say so after it woke
             late = one.report(replica="r0", state=ExecutorState.COLD, at_s=before_s)
-            await bus.requests.tell(streams.executor_now("a", one.name), late)
+            await bus.requests.send(streams.executor_now("a", one.name), late)
             await asyncio.sleep(0.2)
         assert await world.rows(SLICES) == [("rollout-one", "first", None)]
 

@@ -136,8 +136,8 @@ async def test_spec_is_that_which_was_accepted(bus: Bus, nats_url: str, database
 async def test_the_door_reads_every_page(
     bus: Bus, nats_url: str, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "MOST", 2)
-    monkeypatch.setattr(progress, "MOST_EVALUATIONS", 2)
+    monkeypatch.setattr(progress, "PAGE_SIZE", 2)
+    monkeypatch.setattr(progress, "EVALUATIONS_PAGE_SIZE", 2)
     async with world_with_blobs(bus, database_url, tmp_path, reward=reward) as world, asker(nats_url) as asks:
         await world.run("a", spec(steps=5, evaluation=EVALUATED, keep={"adapters": "all"}))
         await settled(world)
@@ -160,7 +160,7 @@ def _of(value: float | None) -> float:
 
 
 async def test_timeline_has_the_times_of_the_steps(bus: Bus, nats_url: str, database_url: str, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(progress, "MOST_OF_TIMELINE", 2)
+    monkeypatch.setattr(progress, "TIMELINE_PAGE_SIZE", 2)
     async with world_with_blobs(bus, database_url, tmp_path, untrained=["c"]) as world, asker(nats_url) as asks:
         await world.begin("c", batches=1)
         await world.run("a")

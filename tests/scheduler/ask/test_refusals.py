@@ -17,7 +17,7 @@ from common.messages import AskRefused, EventsAnswer, TasksAnswer
 from common.streams import KIND_HEADER
 from scheduler_svc.base import metrics
 from scheduler_svc.base.database import Database
-from scheduler_svc.verbs.asks import AT_ONCE_PER_TENANT, WAITING_PER_TENANT
+from scheduler_svc.verbs.asks import MAX_CONCURRENT_PER_TENANT, WAITING_PER_TENANT
 from tests.support.scheduler.asking import Asker, answering, asker, world_with_blobs
 from tests.support.scheduler.finished import settled
 from tests.support.scheduler.stages import spec
@@ -158,7 +158,7 @@ async def test_asks_of_one_tenant_leave_room_for_others(bus: Bus, nats_url: str,
         async with database.transaction() as tx:
             await tx.connection.execute(text("LOCK TABLE dead_letters"))
             held = [asyncio.create_task(asks.raw("acme", "failures")) for _ in range(WAITING_PER_TENANT)]
-            await eventually(lambda: _waits(database, AT_ONCE_PER_TENANT))
+            await eventually(lambda: _waits(database, MAX_CONCURRENT_PER_TENANT))
             code, reason = await asks.refused("acme", "pools")
             assert (code, reason) == ("busy", "too many asks wait; ask again in a second")
             began = time.perf_counter()

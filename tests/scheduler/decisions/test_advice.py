@@ -12,7 +12,7 @@ from common.accelerators import Function, Tier
 from common.accelerators import trace as traces
 from common.accelerators.trace import ENVIRONMENT, Executor, Task, Trace
 from scheduler_svc import plan
-from scheduler_svc.accelerators.decisions.advice import MOST_VISITS, ORDER_S, Accelerator, advice, profile_of, switches_s
+from scheduler_svc.accelerators.decisions.advice import MAX_VISITS, ORDER_S, Accelerator, advice, profile_of, switches_s
 from scheduler_svc.accelerators.decisions.load import Profile
 from scheduler_svc.accelerators.decisions.state import MemoryBudget
 from tests.support.paths import ROOT
@@ -61,7 +61,7 @@ def test_switches_of_many_visits_are_known_at_once() -> None:
     pools = [executor("rollout", pool, (Function.GENERATE,), 10, 2.0, 1.0) for pool in "ab"]
     trainers = [executor("trainer", pool, (Function.TRAIN,), 10, 2.0, 1.0) for pool in "ab"]
     profiles = [Profile(pool, pool, 1.0, 1.0, visits=1e6) for pool in "ab"]
-    few = [Profile(pool, pool, 1.0, 1.0, visits=MOST_VISITS) for pool in "ab"]
+    few = [Profile(pool, pool, 1.0, 1.0, visits=MAX_VISITS) for pool in "ab"]
     assert switches_s(profiles, (*pools, *trainers)) == switches_s(few, (*pools, *trainers))
 
 
@@ -121,7 +121,7 @@ def test_advice_is_what_simulated_cells_are_compared_with(cell: Cell) -> None:
 
 def test_program_says_when_sharing_loses(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "trace.jsonl"
-    cases = ((made(1.0, 3.0), "sharing loses"), (made(15.0, 0.1), "share a, b:"), (made(1.0, 1.0, ("a",)), "nobody to share with"))
+    cases = ((made(1.0, 3.0), "sharing loses"), (made(15.0, 0.1), "share a, b:"), (made(1.0, 1.0, ("a",)), "no other to share with"))
     for trace, said in cases:
         traces.write(file, trace)
         monkeypatch.setattr("sys.argv", ["plan", str(file)])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_svc.accelerators.decisions.load import MOST_TURNS, Trajectory, occupancy
+from scheduler_svc.accelerators.decisions.load import MAX_TURNS, Trajectory, occupancy
 
 
 def test_single_trajectory_leaves_its_sampler_for_all_of_its_environment() -> None:
@@ -39,11 +39,11 @@ def test_step_without_trajectories_keeps_what_was_measured() -> None:
 
 
 def test_of_many_trajectories_shortest_and_longest_are_looked_at() -> None:
-    many = [Trajectory(2, away_s=1.0 + number, took_s=1.5 + number) for number in range(10 * MOST_TURNS)]
+    many = [Trajectory(2, away_s=1.0 + number, took_s=1.5 + number) for number in range(10 * MAX_TURNS)]
     found = occupancy(many, generate_s=100.0)
     assert found.generate_s == 100.0
-    assert found.visits <= MOST_TURNS
-    assert found.environment_s > 10 * MOST_TURNS - 150
+    assert found.visits <= MAX_TURNS
+    assert found.environment_s > 10 * MAX_TURNS - 150
 
 
 def trajectory(turns: int, away_s: float, turn_s: float) -> Trajectory:

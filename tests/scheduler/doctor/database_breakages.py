@@ -184,7 +184,7 @@ VIOLATIONS: dict[str, list[str]] = {
         ),
         *(f"UPDATE tasks SET {column} = 1 WHERE id = 'refused'" for column in ("booked_tokens", "sampled_tokens")),
     ],
-    "what a task has paid is what is on its invoice": [
+    "a task has paid the amount on its invoice": [
         *(
             f"UPDATE tasks SET {column} = {column} + 1 WHERE id = '{task}'"
             for column in ("paid_tokens", "paid_money")
@@ -197,7 +197,7 @@ VIOLATIONS: dict[str, list[str]] = {
         "UPDATE ledger SET tenant = 'other' WHERE task = 'a' AND kind = 'trained'",
         "UPDATE ledger SET tenant = 'acme' WHERE task = 'live' AND kind = 'trained'",
     ],
-    "what is stored belongs to a task of a tenant": [
+    "every stored blob belongs to a task of a tenant": [
         "INSERT INTO stored_blobs (name, task, version, kind, bytes) VALUES ('b', 'unknown', 1, 'adapter', 1)",
     ],
     "an event about a task is its tenant's, but for refusals": [
@@ -208,7 +208,7 @@ VIOLATIONS: dict[str, list[str]] = {
         """WITH deleted AS (INSERT INTO tenants (id, deleted_at) VALUES ('old', now()) RETURNING id)
             INSERT INTO keys (key, tenant, name, role) SELECT rpad('U', 56, 'A'), id, 'k', 'owner' FROM deleted""",
     ],
-    "what took effect is audited under a tenant that there is": [
+    "every accepted action is audited under an existing tenant": [
         *(
             f"INSERT INTO audit (tenant, via, verb, target, outcome) VALUES ('{tenant}', 'ask', 'adapter', 'a.v1', 'accepted')"
             for tenant in ("", "zzz")
@@ -256,7 +256,7 @@ COMPLIANT: dict[str, list[str]] = {
         f"{USAGE} ('acme', '2030-01-02', 'tiny', '', 'served_prompt', 1, 1)",
         f"WITH gone AS (UPDATE tenants SET deleted_at = now() WHERE id = 'acme') {REQUEST} {ONE}",
     ],
-    "what is stored belongs to a task of a tenant": [
+    "every stored blob belongs to a task of a tenant": [
         """WITH gone AS (
             INSERT INTO deleted_tasks (id, tenant, name, state, version, prompt_tokens, sampled_tokens, trained_tokens, evaluation_tokens,
                 deleted_by, submitted_at, ended_at) VALUES ('gone', 'acme', '', 'finished', 1, 1, 1, 1, 0, 1, now(), now()))
@@ -267,7 +267,7 @@ COMPLIANT: dict[str, list[str]] = {
         "INSERT INTO keys (key, tenant, name, role) SELECT rpad('U', 56, 'A'), 'acme', 'k', 'owner'",
         "INSERT INTO tenants (id, deleted_at) VALUES ('old', now())",
     ],
-    "what took effect is audited under a tenant that there is": [
+    "every accepted action is audited under an existing tenant": [
         "INSERT INTO audit (tenant, via, verb, outcome) VALUES ('acme', 'ask', 'adapter', 'accepted'), ('_all', 'key', 'x', 'accepted')",
         "INSERT INTO audit (tenant, via, verb, outcome, reason, hour) VALUES ('', 'ask', 'adapter', 'refused', 'task', now())",
         "INSERT INTO audit (tenant, via, verb, outcome) VALUES ('', 'key', 'preview', 'accepted')",

@@ -95,7 +95,7 @@ class Wire:
         self.told += 1
         if not self.lose(self.told):
             for _ in range(self.times):
-                await self._bus.requests.tell(subject, message)
+                await self._bus.requests.send(subject, message)
 
 
 class Replica:

@@ -111,7 +111,7 @@ class Executor:
 
     async def tell(self, **changes: object) -> None:
         if not self.is_mute:
-            await self.bus.requests.tell(streams.executor_now(self.accelerator, self.name), self.report(**changes))
+            await self.bus.requests.send(streams.executor_now(self.accelerator, self.name), self.report(**changes))
 
     def report(self, **changes: object) -> ExecutorReport:
         report = ExecutorReport(
