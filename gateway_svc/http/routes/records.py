@@ -1,7 +1,6 @@
 """Results of a task: events, steps, evaluations, usage, and dead letters."""
 
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
@@ -135,7 +134,7 @@ async def read_samples(
     try:
         answer = await caller.door.ask("samples", AskSamples(task=task, step=step), SamplesAnswer)
     except UnknownHere as error:  # the caller owns the task, so the error may list its steps with samples
-        raise replace(not_found(), detail=str(error)) from None
+        raise not_found(str(error)) from None
     return samples_of(answer, await token_texts(gateway_of(request), answer))
 
 

@@ -115,10 +115,10 @@ async def test_every_job_verb_leaves_a_row(bus: Bus, nats_url: str, database_url
                 else 1
             )
             await audited(asks, count)
-        await send(world, streams.set_price(), SetPrice.model_validate({"request": "r", "of": "sampled", "price": "2.5"}))
+        await send(world, streams.job("set-price", None), SetPrice.model_validate({"request": "r", "of": "sampled", "price": "2.5"}))
         await world.execute("INSERT INTO accelerators (id, spec) VALUES ('a', '{}')")
         await world.execute("INSERT INTO executors (accelerator, id, pool, service) VALUES ('a', 'rollout-tiny', 'tiny', 'rollout')")
-        await send(world, streams.move_pool(), MovePool(request="r", pool="tiny", verb="park"))
+        await send(world, streams.job("move-pool", None), MovePool(request="r", pool="tiny", verb="park"))
         await audited(asks, count + 2)
         await send(world, "jobs.delete-tenant.acme", DeleteTenant(tenant="acme", request="r"))
         found = await audited(asks, count + 5)
