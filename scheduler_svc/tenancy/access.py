@@ -4,15 +4,15 @@ The operator's command updates NATS itself, since it has the signing keys.
 """
 
 import structlog
-from pydantic import JsonValue
 
 from common import streams
 from common.bus import Bus, Delivery
 from common.errors import Reject, Undeclared
 from common.messages import AccessAnswer, AskAccess, AskAudit, AuditAnswer, SetAccess
 from scheduler_svc.base import audit
-from scheduler_svc.base.audit import accepted, refused
-from scheduler_svc.base.context import HandlerContext, sender_of
+from scheduler_svc.base.audit import accepted
+from scheduler_svc.base.context import HandlerContext
+from scheduler_svc.base.requests import Refusal, answering
 from scheduler_svc.tenancy import keys
 from scheduler_svc.tenancy.question import Question, page
 
@@ -27,21 +27,18 @@ log = structlog.get_logger()
 async def set_access(context: HandlerContext, delivery: Delivery) -> None:
     """Handle a job of `jobs.set-access.<tenant>`. Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable."""
     request = delivery.read(SetAccess)
-    tenant = request.tenant or streams.EVERY_TENANT
-    answer: dict[str, JsonValue] = {"request": request.request}
-    async with context.transaction() as tx:
+    async with answering(context, delivery, request) as answer:
         try:
             await _refuse_without_room(context.bus, request)
-            effects = await keys.set_access(tx, request)
+            effects = await keys.set_access(answer.tx, request)
             if request.tenant and request.account:
                 await _declare_jobs(context.bus, request.tenant)
-            tx.record(*(accepted(sender_of(delivery), one.target, one.detail, verb=one.verb) for one in effects))
-            added = request.add and request.add.key
-            log.info("access_set", tenant=tenant, account=request.account, added=added, revoked=request.revoke, suspended=request.suspended)
         except Reject as error:
-            answer["reasons"] = [str(error)]
-            tx.record(refused(sender_of(delivery), str(error)))
-        tx.emit_event(tenant, "none", "access", answer)
+            raise Refusal(str(error)) from None
+        answer.tx.record(*(accepted(answer.by, one.target, one.detail, verb=one.verb) for one in effects))
+        answer.emit({})
+        changes = {"account": request.account, "revoked": request.revoke, "suspended": request.suspended}
+        log.info("access_set", tenant=answer.tenant, added=request.add and request.add.key, **changes)
 
 
 async def _declare_jobs(bus: Bus, tenant: str) -> None:

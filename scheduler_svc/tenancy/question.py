@@ -7,6 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from pydantic import BaseModel
+from sqlalchemy import ColumnElement, Table, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
@@ -16,6 +17,7 @@ from common.bus import Bus, FullStream
 from common.errors import Reject
 from common.messages import AliasOf, ReplicaReport, TroubleOf, WebhookOf
 from common.messages.asks import PAGE_BYTES
+from common.messages.tenancy.named import AskNamed
 from common.pools import Pools
 from scheduler_svc.base.audit import Actor, Downloads
 from scheduler_svc.base.database import Database
@@ -106,10 +108,11 @@ class Question:
         return Unknown(f"no task '{task}'" + (f" of tenant '{self.tenant}'" if self.tenant else ""))
 
 
-def names_after(cursor: str) -> tuple[str, str]:
-    """Tenant and name of the last row that the client has; inverse of `cursor_of_names`."""
-    tenant, _, name = cursor.partition("/")
-    return tenant, name
+def named_rows(table: Table, tenant: str | None, asked: AskNamed) -> list[ColumnElement[bool]]:
+    """Conditions for the rows that a question asks for, of `tenant`, or of all (None). `table`: has the columns `tenant` and `name`."""
+    last, _, name = asked.after.partition("/")
+    given = ((table.c.tenant, tenant), (table.c.name, asked.name))
+    return [tuple_(table.c.tenant, table.c.name) > (last, name), *(column == value for column, value in given if value is not None)]
 
 
 def cursor_of_names(kept: Sequence[AliasOf | WebhookOf], found: int, most: int) -> str | None:

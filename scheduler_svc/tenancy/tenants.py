@@ -12,8 +12,9 @@ from common.limits import LIMITS, NO_LIMIT, Limit
 from common.messages import SetTenant
 from common.streams import EVERY_TENANT
 from scheduler_svc.base import deleted
-from scheduler_svc.base.audit import accepted, refused
-from scheduler_svc.base.context import HandlerContext, sender_of
+from scheduler_svc.base.audit import accepted
+from scheduler_svc.base.context import HandlerContext
+from scheduler_svc.base.requests import Refusal, answering
 from scheduler_svc.base.states import LIVE
 from scheduler_svc.base.tables import tasks, tenants
 from scheduler_svc.base.transaction import Transaction
@@ -104,13 +105,12 @@ async def set_tenant(context: HandlerContext, delivery: Delivery) -> None:
     """
     request = delivery.read(SetTenant)
     subject, changes = request.tenant or EVERY_TENANT, _changes(request)
-    async with context.transaction() as tx:
+    async with answering(context, delivery, request) as answer:
+        tx = answer.tx
         changed = await (_set_defaults(tx, request) if request.tenant is None else _set_tenant(tx, request, request.tenant))
-        if "reasons" in changed:
-            tx.record(refused(sender_of(delivery), "tenant"))
-        elif changes:
-            tx.record(accepted(sender_of(delivery), subject, changes))
-        tx.emit_event(subject, "none", "tenant", {"request": request.request} | changed)
+        if changes:
+            tx.record(accepted(answer.by, subject, changes))
+        answer.emit(changed)
 
 
 def _changes(request: SetTenant) -> dict[str, JsonValue]:
@@ -131,11 +131,12 @@ async def _set_defaults(tx: Transaction, request: SetTenant) -> dict[str, JsonVa
 
 
 async def _set_tenant(tx: Transaction, request: SetTenant, tenant: str) -> dict[str, JsonValue]:
+    """Change the tenant; returns all its values. Raises: Refusal."""
     found = await find_tenant(tx.connection, tenant)
     if await deleted.find_tenant(tx.connection, tenant) is not None:
-        return {"reasons": [f"tenant: '{tenant}' is deleted"]}
+        raise Refusal(f"tenant: '{tenant}' is deleted")
     if found is None:
-        return {"reasons": [f"tenant: no tenant '{tenant}'; there is one from its first task on"]}
+        raise Refusal(f"tenant: no tenant '{tenant}'; there is one from its first task on")
     if given := _given(request):
         await tx.connection.execute(update(tenants).where(tenants.c.id == tenant).values(given))
     own: dict[Limit, int | None] = {one.of: NO_LIMIT if one.value is None else one.value for one in request.limits}

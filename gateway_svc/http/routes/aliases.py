@@ -10,7 +10,7 @@ from common.client_api.tenancy.aliases import Aliases
 from common.messages import AliasesAnswer, AliasOf
 from common.messages.asks import MAX_VERSION
 from common.spec import TASK_ID_PATTERN
-from gateway_svc.http.errors import Family, responses
+from gateway_svc.http.errors import COMMON, Family, responses
 from gateway_svc.http.gateway import Acting, check_job, check_name, only_one, tenant_of
 from gateway_svc.http.strict import StrictRoute
 from gateway_svc.problems import FieldError, invalid
@@ -18,7 +18,6 @@ from gateway_svc.problems import FieldError, invalid
 router = APIRouter(prefix="/v1/aliases", tags=["aliases"], route_class=StrictRoute)
 FAMILY = Family(router)
 
-COMMON = responses(400, 401, 403, 429, 503)
 CHANGED = responses(404, 412, 429)
 MAX_ETAG_CHARS = 100
 AliasPath = Annotated[str, Path(max_length=200, examples=["prod"])]

@@ -8,14 +8,13 @@ from pydantic import BaseModel, Field
 from common.client_api.tenancy.webhooks import Webhooks
 from common.messages import WEBHOOK_EVENTS, WebhookEvent, WebhookOf, WebhooksAnswer
 from common.messages.tenancy.webhooks import WebhookUrl
-from gateway_svc.http.errors import Family, responses
+from gateway_svc.http.errors import COMMON, Family, responses
 from gateway_svc.http.gateway import Acting, check_job, check_name, check_question, only_one, tenant_of
 from gateway_svc.http.strict import StrictRoute
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=StrictRoute)
 FAMILY = Family(router)
 
-COMMON = responses(400, 401, 403, 429, 503)
 WebhookPath = Annotated[str, Path(max_length=200, examples=["pager"])]
 
 
