@@ -9,7 +9,7 @@ long, its last task has ended, or its room is needed, least recently used first:
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from common.errors import MarlaasError, Unavailable
@@ -66,14 +66,11 @@ class OwnHosts:
         """Environments that wait for a place."""
         return self._places.waiting
 
-    async def run(
+    def run(
         self, key: OwnEnvironmentKey, wheel: BlobRef, job: EnvironmentJob, check_weights: CheckWeights
     ) -> AsyncGenerator[list[tuple[int, Outcome]], None]:
         """(position in `job.calls`, outcome) of every call, in lists as they become ready. Raises: Unavailable, where the wheel is."""
-        work = (self._run_one(key, wheel, job, position, check_weights) for position in range(len(job.calls)))
-        async with aclosing(as_completed_batches(work)) as batches:
-            async for batch in batches:
-                yield batch
+        return as_completed_batches(self._run_one(key, wheel, job, position, check_weights) for position in range(len(job.calls)))
 
     async def examine(self, key: OwnEnvironmentKey, wheel: BlobRef, claimant: Claimant) -> Hello:
         """What an environment reports of itself in a process that is for this alone. Raises: as `OwnSandboxes.start`."""
