@@ -9,14 +9,13 @@ long, its last task has ended, or its room is needed, least recently used first:
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from common.errors import MarlaasError, Unavailable
 from common.fairness.fair_queue import Claimant
 from common.fairness.fair_slots import FairSlots
 from common.messages import BlobRef
-from common.resilience.event_loop import TaskSet
+from common.resilience.event_loop import TaskSet, is_set_within
 from env_svc.calls import EnvironmentJob, Outcome, failed
 from env_svc.completion import as_completed_batches
 from env_svc.errors import WrongOptions
@@ -198,9 +197,7 @@ class OwnHosts:
         opened = time.monotonic()
         ends_at = opened + self._bounds.slice_s
         while host.calls and (time.monotonic() < ends_at or not self._places.waiting):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(1.0, self._bounds.slice_s)):
-                    await host.idle.wait()
+            await is_set_within(host.idle, min(1.0, self._bounds.slice_s))
         host.close()
         closed = time.monotonic()
         await host.vacant.wait()
