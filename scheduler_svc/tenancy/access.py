@@ -60,14 +60,12 @@ async def _refuse_without_room(bus: Bus, request: SetAccess) -> None:
 async def answer_access(question: Question, request: AskAccess) -> AccessAnswer:
     async with question.reading() as connection:
         found = await keys.accesses(connection, question.tenant, after=request.cursor, most=MOST_TENANTS)
-    kept = page(found)
-    has_more = question.tenant is None and (len(kept) < len(found) or len(found) >= MOST_TENANTS)
-    return AccessAnswer(tenants=kept, cursor=kept[-1].tenant if has_more else None)
+    kept, has_more = page(found, MOST_TENANTS)
+    return AccessAnswer(tenants=kept, cursor=kept[-1].tenant if has_more and question.tenant is None else None)
 
 
 async def answer_audit(question: Question, request: AskAudit) -> AuditAnswer:
     async with question.reading() as connection:
         found = await audit.lines(connection, question.tenant, request.since, after=request.cursor, most=MOST_LINES)
-    kept = page(found)
-    has_more = len(kept) < len(found) or len(found) == MOST_LINES
+    kept, has_more = page(found, MOST_LINES)
     return AuditAnswer(lines=kept, cursor=kept[-1].number if has_more else None)

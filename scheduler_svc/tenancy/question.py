@@ -30,6 +30,7 @@ PATIENCE_S = 8.0
 """Maximum seconds of a query: a client waits a little longer."""
 
 V = TypeVar("V", bound=BaseModel)
+N = TypeVar("N", AliasOf, WebhookOf)
 
 
 class Unknown(Reject):
@@ -115,12 +116,13 @@ def named_rows(table: Table, tenant: str | None, asked: AskNamed) -> list[Column
     return [tuple_(table.c.tenant, table.c.name) > (last, name), *(column == value for column, value in given if value is not None)]
 
 
-def cursor_of_names(kept: Sequence[AliasOf | WebhookOf], found: int, most: int) -> str | None:
-    """Cursor after the page `kept`; None if it was the last. `found`: number of rows read, at most `most`."""
-    return f"{kept[-1].tenant}/{kept[-1].name}" if len(kept) < found or found == most else None
+def page(found: Sequence[V], most: int) -> tuple[list[V], bool]:
+    """The first rows of `found` that fit an answer, and whether there may be more. `found`: at most `most` rows."""
+    kept = fitting(found)
+    return kept, len(kept) < len(found) or len(found) >= most
 
 
-def page(found: Sequence[V]) -> list[V]:
+def fitting(found: Sequence[V]) -> list[V]:
     """The first rows of `found` that fit an answer; at least one if there is any."""
     size, kept = 0, list[V]()
     for one in found:
@@ -129,3 +131,9 @@ def page(found: Sequence[V]) -> list[V]:
             break
         kept.append(one)
     return kept
+
+
+def page_of_names(found: Sequence[N], most: int) -> tuple[list[N], str | None]:
+    """As `page`, for rows of `named_rows`; with the cursor after the page, None if it was the last."""
+    kept, has_more = page(found, most)
+    return kept, f"{kept[-1].tenant}/{kept[-1].name}" if has_more else None

@@ -31,7 +31,7 @@ from scheduler_svc.base.requests import Answering, Refusal, answering
 from scheduler_svc.base.sql import Statement, any_of
 from scheduler_svc.base.tables import aliases
 from scheduler_svc.base.transaction import Transaction
-from scheduler_svc.tenancy.question import Question, cursor_of_names, named_rows, page
+from scheduler_svc.tenancy.question import Question, named_rows, page_of_names
 from scheduler_svc.training.decisions.retention import RetentionWindow
 from scheduler_svc.training.queries import evaluations, steps, tasks, versions
 from scheduler_svc.training.queries.tasks import Task
@@ -197,5 +197,5 @@ async def answer_aliases(question: Question, request: AskAliases) -> AliasesAnsw
     wanted = named_rows(aliases, question.tenant, request)
     async with question.reading() as connection:
         found = await find_aliases(connection, *wanted, most=MOST)
-    kept = page([_alias_of(each) for each in found])
-    return AliasesAnswer(aliases=kept, cursor=cursor_of_names(kept, len(found), MOST))
+    kept, cursor = page_of_names([_alias_of(each) for each in found], MOST)
+    return AliasesAnswer(aliases=kept, cursor=cursor)

@@ -77,6 +77,5 @@ async def invoice_lines(
 async def answer_invoice(question: Question, request: AskInvoice) -> InvoiceAnswer:
     async with question.reading() as connection:
         found = await invoice_lines(connection, question.tenant, request.first, request.last, after=request.cursor, most=MOST)
-    kept = page(found)
-    has_more = len(kept) < len(found) or len(found) == MOST
+    kept, has_more = page(found, MOST)
     return InvoiceAnswer(lines=kept, cursor=request.cursor + len(kept) if has_more else None)

@@ -14,7 +14,7 @@ from scheduler_svc.base.audit import accepted
 from scheduler_svc.base.context import HandlerContext
 from scheduler_svc.base.requests import Refusal, answering
 from scheduler_svc.base.tables import webhooks as rows
-from scheduler_svc.tenancy.question import Question, cursor_of_names, named_rows, page
+from scheduler_svc.tenancy.question import Question, named_rows, page_of_names
 from scheduler_svc.tenancy.webhooks.addresses import parse_url
 from scheduler_svc.tenancy.webhooks.signing import key_of, seal
 
@@ -71,5 +71,5 @@ async def answer_webhooks(question: Question, request: AskWebhooks) -> WebhooksA
     wanted = named_rows(rows, question.tenant, request)
     async with question.reading() as connection:
         found = await webhooks.page(connection, *wanted, most=MOST)
-    kept = page(found)
-    return WebhooksAnswer(webhooks=kept, cursor=cursor_of_names(kept, len(found), MOST))
+    kept, cursor = page_of_names(found, MOST)
+    return WebhooksAnswer(webhooks=kept, cursor=cursor)
