@@ -42,7 +42,7 @@ OF_ALL = Family(of_all)
 
 RESEND_S = 60.0
 STREAM = "text/event-stream"
-OF_TASK = COMMON | responses(404)
+OF_TASK = responses(400, 401, 403, 404, 429, 503)
 WAIT_S = 15.0
 AfterNumber = Annotated[int, Query(ge=0, le=MAX_NUMBER, description="Number of the last that the client has.")]
 OneTask = Annotated[
