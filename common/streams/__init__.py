@@ -26,7 +26,7 @@
     cancels.<replica>                                 gateway → rollout           none: lost without a listener
     filling.<stream>                                  scheduler → none            deleted immediately, see `StreamReader.begin_block`
 
-Verbs of jobs: JOB_VERBS.
+Verbs of jobs: `JOBS` in common/messages/verbs.py.
 If a message carries several members of a group, <trajectory> is the first of them. <queue> is the pool, or, for a pool on several shared
 accelerators, `<pool>@<accelerator>`: the queue of its executor there (docs/pools.md).
 
@@ -121,7 +121,6 @@ from common.streams.subjects import (
     ASKS,
     BASE_MODEL,
     EVERY_TENANT,
-    JOB_VERBS,
     OPERATOR,
     OWN,
     SHARD,

@@ -1,11 +1,5 @@
 """Subjects, one function for each."""
 
-JOB_VERBS = (
-    *("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune", "upload", "upload-file", "delete-package"),
-    *("set-alias", "delete-alias", "set-webhook", "delete-webhook"),
-    *("set-tenant", "delete-tenant", "set-price", "set-budget", "set-access", "move-pool"),
-)
-
 
 def job(verb: str, tenant: str | None) -> str:
     """Subject of a job. `tenant`: None for a job that concerns no tenant, or all."""

@@ -34,7 +34,7 @@ RequestKind = Literal["jobs", "asks"]
 ABOUT_TASKS: dict[str, type[SubmitTask | ControlTask]] = {"submit": SubmitTask} | dict.fromkeys(
     ("cancel", "pause", "resume", "delete"), ControlTask
 )
-COUNTED = {*streams.JOB_VERBS} - {"set-tenant", "delete-tenant", "set-price", "set-budget", "set-access", "move-pool"}
+COUNTED = {*JOBS} - {"set-tenant", "delete-tenant", "set-price", "set-budget", "set-access", "move-pool"}
 """Verbs that a rate counts. Operators' verbs are unlimited: one of them raises the limit."""
 LIMIT_OF: dict[RequestKind, Limit] = {"jobs": "jobs_per_minute", "asks": "asks_per_minute"}
 

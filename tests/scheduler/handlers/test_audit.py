@@ -34,6 +34,7 @@ from common.messages import (
     UploadFile,
     UploadPackage,
 )
+from common.messages.verbs import JOBS
 from scheduler_svc.base.audit import DOWNLOADS
 from tests.conftest import eventually
 from tests.scheduler.ask.asking import Asker, asker, world_with_blobs
@@ -155,7 +156,7 @@ async def test_every_job_verb_leaves_a_row(bus: Bus, nats_url: str, database_url
     assert by_verb["set-price"].detail["price"] == "2.5"
     assert by_verb["move-pool"].detail == {"pool": "tiny", "verb": "park"}
     assert by_verb["tenant-deleted"].detail["tasks"] == 0
-    assert set(streams.JOB_VERBS) - set(by_verb) == {"set-access"}, "its effects have rows of their own"
+    assert set(JOBS) - set(by_verb) == {"set-access"}, "its effects have rows of their own"
     assert "secret" not in str(found)
 
 
