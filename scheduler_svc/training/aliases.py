@@ -183,8 +183,8 @@ def _naming(job: SetAlias | DeleteAlias) -> list[ColumnElement[bool]]:
 def _put(job: SetAlias, pool: str, adapter: AdapterRef) -> Insert | Update:
     """Statement that sets the job's alias if it names the expected version."""
     key = {"tenant": job.tenant, "name": job.name}
-    values = {"task": adapter.task, "version": adapter.version, "pool": pool, "adapter": as_json(adapter), "request": job.request}
-    values["changed_at"] = func.now()
+    values: dict[str, Any] = {"task": adapter.task, "version": adapter.version, "pool": pool, "adapter": as_json(adapter)}
+    values |= {"request": job.request, "changed_at": func.now()}
     if job.expected:
         return update(aliases).where(*_naming(job)).values(**values)
     new = insert(aliases).values(**key, **values)
