@@ -91,17 +91,14 @@ class Placed:
         """Accelerators of its pool's other executors of this service."""
         return [each for each in _places(self.pool, self.me.service) if each != self.me.accelerator]
 
-    def queues(self, bus: Bus, slots: Slots, *, move_s: Callable[[], float]) -> Queues | None:
-        """Queues that it reads, by its accelerator's name; None if its pool is on no other accelerator. Arguments as in `Queues`."""
-        me = Member(self.me.service, self.me.pool, self.me.accelerator, self.me.replica)
-        return Queues(bus, me, self.siblings, slots, move_s, self.accelerator.max_wait_s) if self.siblings else None
-
     def reading(
         self, bus: Bus, slots: Slots, handler: Handler, *, move_s: Callable[[], float], max_pull: int = 64
     ) -> tuple[Reading, Coroutine[Any, Any, None]]:
-        """The queues that it reads, or the pool's one, and a run of `handler` for each of their messages. Arguments: as `Bus.consume`'s
-        and in `Queues`."""
-        if (queues := self.queues(bus, slots, move_s=move_s)) is not None:
+        """Queues that it reads, and a run of `handler` for each of their messages; the pool's queue alone if its pool is on no other
+        accelerator. Arguments: as of `Bus.consume` and in `Queues`."""
+        if self.siblings:
+            me = Member(self.me.service, self.me.pool, self.me.accelerator, self.me.replica)
+            queues = Queues(bus, me, self.siblings, slots, move_s, self.accelerator.max_wait_s)
             return Reading(queues.own, queues), queues.consume(handler, max_pull=max_pull)
         consumer = CONSUMERS[self.me.service](self.me.pool)
         return Reading([consumer]), bus.consume(consumer, handler, slots, max_pull=max_pull)
