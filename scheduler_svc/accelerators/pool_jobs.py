@@ -4,31 +4,24 @@ import structlog
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.bus import Delivery
 from common.messages import MovePool, as_json
 from common.pools import Pools
-from scheduler_svc.base.context import HandlerContext
-from scheduler_svc.base.requests import Refusal, answering
+from scheduler_svc.base.requests import Answering, Refusal
 
 log = structlog.get_logger()
 
 
-async def move_pool(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.move-pool._all`. The accelerator's leader acts on it within a second.
-
-    Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable.
-    """
-    request = delivery.read(MovePool)
-    async with answering(context, delivery, request) as answer:
-        _check_tier(request, context.pools)
-        held = await _hold(answer.tx.connection, request)
-        if not held:
-            where = f" on accelerator '{request.accelerator}'" if request.accelerator else ""
-            what = f"{request.service} of pool" if request.service else "pool"
-            raise Refusal(f"pool: no {what} '{request.pool}' shares an accelerator{where}; `marlaas pools` lists those that do")
-        given = {name: value for name, value in as_json(request).items() if name != "request" and value is not None}
-        answer.accept(request.pool, {**given, "executors": [*held]}, given)
-        log.info("pool_moved", pool=request.pool, order=request.verb, executors=held)
+async def move_pool(answer: Answering, request: MovePool) -> None:
+    """Handle a job of `jobs.move-pool._all`. The accelerator's leader acts on it within a second. Raises: Refusal."""
+    _check_tier(request, answer.context.pools)
+    held = await _hold(answer.tx.connection, request)
+    if not held:
+        where = f" on accelerator '{request.accelerator}'" if request.accelerator else ""
+        what = f"{request.service} of pool" if request.service else "pool"
+        raise Refusal(f"pool: no {what} '{request.pool}' shares an accelerator{where}; `marlaas pools` lists those that do")
+    given = {name: value for name, value in as_json(request).items() if name != "request" and value is not None}
+    answer.accept(request.pool, {**given, "executors": [*held]}, given)
+    log.info("pool_moved", pool=request.pool, order=request.verb, executors=held)
 
 
 def _check_tier(request: MovePool, pools: Pools) -> None:

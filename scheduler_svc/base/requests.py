@@ -1,16 +1,17 @@
 """Requests: jobs about no task. Each is recorded in the audit and answered by an event of its verb that repeats its id, `request`."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from pydantic import JsonValue
 
 from common import streams
 from common.bus import Delivery
+from common.messages.verbs import JOBS
 from scheduler_svc.base.audit import NOTHING, Actor, accepted, refused
-from scheduler_svc.base.context import HandlerContext, sender_of
+from scheduler_svc.base.context import HandlerContext, sender_of, verb_of
 from scheduler_svc.base.transaction import Transaction
 
 EVENTS = {
@@ -52,6 +53,7 @@ class Refusal(Exception):
 class Answering:
     """A transaction that handles a request, and the request's answer."""
 
+    context: HandlerContext
     tx: Transaction
     by: Actor
     tenant: str
@@ -75,8 +77,22 @@ class Answering:
 async def answering(context: HandlerContext, delivery: Delivery, job: Request) -> AsyncGenerator[Answering]:
     """A transaction for `job`; a Refusal raised inside is its answer."""
     async with context.transaction() as tx:
-        answer = Answering(tx, sender_of(delivery), getattr(job, "tenant", None) or streams.EVERY_TENANT, job.request)
+        answer = Answering(context, tx, sender_of(delivery), getattr(job, "tenant", None) or streams.EVERY_TENANT, job.request)
         try:
             yield answer
         except Refusal as refusal:
             answer.refuse(refusal)
+
+
+def answered(handle: Callable[[Answering, Any], Awaitable[None]]) -> Callable[[HandlerContext, Delivery], Awaitable[None]]:
+    """Handler of jobs that decodes each and calls `handle` in `answering`. `Any`: a message of the verb's type in `JOBS`.
+
+    It raises Reject if a job cannot be decoded; Retry if PostgreSQL is unavailable.
+    """
+
+    async def handle_job(context: HandlerContext, delivery: Delivery) -> None:
+        job: Any = delivery.read(JOBS[verb_of(delivery)])
+        async with answering(context, delivery, job) as answer:
+            await handle(answer, job)
+
+    return handle_job

@@ -6,13 +6,12 @@ The operator's command updates NATS itself, since it has the signing keys.
 import structlog
 
 from common import streams
-from common.bus import Bus, Delivery
+from common.bus import Bus
 from common.errors import Reject, Undeclared
 from common.messages import AccessAnswer, AskAccess, AskAudit, AuditAnswer, SetAccess
 from scheduler_svc.base import audit
 from scheduler_svc.base.audit import accepted
-from scheduler_svc.base.context import HandlerContext
-from scheduler_svc.base.requests import Refusal, answering
+from scheduler_svc.base.requests import Answering, Refusal
 from scheduler_svc.tenancy import keys
 from scheduler_svc.tenancy.question import Question, page
 
@@ -24,21 +23,19 @@ MOST_TENANTS, MOST_LINES = 50, 500
 log = structlog.get_logger()
 
 
-async def set_access(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.set-access.<tenant>`. Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable."""
-    request = delivery.read(SetAccess)
-    async with answering(context, delivery, request) as answer:
-        try:
-            await _refuse_without_room(context.bus, request)
-            effects = await keys.set_access(answer.tx, request)
-            if request.tenant and request.account:
-                await _declare_jobs(context.bus, request.tenant)
-        except Reject as error:
-            raise Refusal(str(error)) from None
-        answer.tx.record(*(accepted(answer.by, one.target, one.detail, verb=one.verb) for one in effects))
-        answer.emit({})
-        changes = {"account": request.account, "revoked": request.revoke, "suspended": request.suspended}
-        log.info("access_set", tenant=answer.tenant, added=request.add and request.add.key, **changes)
+async def set_access(answer: Answering, request: SetAccess) -> None:
+    """Handle a job of `jobs.set-access.<tenant>`. Raises: Refusal."""
+    try:
+        await _refuse_without_room(answer.context.bus, request)
+        effects = await keys.set_access(answer.tx, request)
+        if request.tenant and request.account:
+            await _declare_jobs(answer.context.bus, request.tenant)
+    except Reject as error:
+        raise Refusal(str(error)) from None
+    answer.tx.record(*(accepted(answer.by, one.target, one.detail, verb=one.verb) for one in effects))
+    answer.emit({})
+    changes = {"account": request.account, "revoked": request.revoke, "suspended": request.suspended}
+    log.info("access_set", tenant=answer.tenant, added=request.add and request.add.key, **changes)
 
 
 async def _declare_jobs(bus: Bus, tenant: str) -> None:

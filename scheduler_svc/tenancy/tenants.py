@@ -7,14 +7,12 @@ from pydantic import JsonValue
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.bus import Delivery
 from common.limits import LIMITS, NO_LIMIT, Limit
 from common.messages import SetTenant
 from common.streams import EVERY_TENANT
 from scheduler_svc.base import deleted
 from scheduler_svc.base.audit import accepted
-from scheduler_svc.base.context import HandlerContext
-from scheduler_svc.base.requests import Refusal, answering
+from scheduler_svc.base.requests import Answering, Refusal
 from scheduler_svc.base.states import LIVE
 from scheduler_svc.base.tables import tasks, tenants
 from scheduler_svc.base.transaction import Transaction
@@ -98,19 +96,13 @@ async def _set_limits(connection: AsyncConnection, tenant: str, values: Mapping[
     await connection.execute(update(tasks).where(*of_it, tasks.c.state.in_(LIVE)).values(priority=wanted))
 
 
-async def set_tenant(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.set-tenant.<tenant>`; one without changes only asks for the settings, and adds no audit row.
-
-    Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable.
-    """
-    request = delivery.read(SetTenant)
-    subject, changes = request.tenant or EVERY_TENANT, _changes(request)
-    async with answering(context, delivery, request) as answer:
-        tx = answer.tx
-        changed = await (_set_defaults(tx, request) if request.tenant is None else _set_tenant(tx, request, request.tenant))
-        if changes:
-            tx.record(accepted(answer.by, subject, changes))
-        answer.emit(changed)
+async def set_tenant(answer: Answering, request: SetTenant) -> None:
+    """Handle a job of `jobs.set-tenant.<tenant>`; one without changes only reads the settings, without an audit row. Raises: Refusal."""
+    tx = answer.tx
+    changed = await (_set_defaults(tx, request) if request.tenant is None else _set_tenant(tx, request, request.tenant))
+    if changes := _changes(request):
+        tx.record(accepted(answer.by, answer.tenant, changes))
+    answer.emit(changed)
 
 
 def _changes(request: SetTenant) -> dict[str, JsonValue]:

@@ -11,7 +11,6 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
-from common.bus import Delivery
 from common.messages import (
     MAX_ALIASES,
     AdapterRef,
@@ -26,8 +25,7 @@ from common.messages import (
     from_json,
 )
 from scheduler_svc.base import deleted
-from scheduler_svc.base.context import HandlerContext
-from scheduler_svc.base.requests import Answering, Refusal, answering
+from scheduler_svc.base.requests import Answering, Refusal
 from scheduler_svc.base.sql import Statement, any_of
 from scheduler_svc.base.tables import aliases
 from scheduler_svc.base.transaction import Transaction
@@ -45,22 +43,18 @@ log = structlog.get_logger()
 # ---------------------------------------------------------------------------------------------------------------- jobs
 
 
-async def set_alias(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.set-alias.<tenant>`. Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable."""
-    job = delivery.read(SetAlias)
-    async with answering(context, delivery, job) as answer:
-        found = await _set(answer.tx, context, job)
-        answer.tx.post_value(streams.ALIASES_BUCKET, found.key, found)
-        _accept(answer, found, is_deleted=False)
+async def set_alias(answer: Answering, job: SetAlias) -> None:
+    """Handle a job of `jobs.set-alias.<tenant>`. Raises: Refusal."""
+    found = await _set(answer, job)
+    answer.tx.post_value(streams.ALIASES_BUCKET, found.key, found)
+    _accept(answer, found, is_deleted=False)
 
 
-async def delete_alias(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.delete-alias.<tenant>`. Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable."""
-    job = delivery.read(DeleteAlias)
-    async with answering(context, delivery, job) as answer:
-        found = await _changed(answer.tx.connection, job, delete(aliases).where(*_naming(job)))
-        answer.tx.post_deletion(streams.ALIASES_BUCKET, found.key)
-        _accept(answer, found, is_deleted=True)
+async def delete_alias(answer: Answering, job: DeleteAlias) -> None:
+    """Handle a job of `jobs.delete-alias.<tenant>`. Raises: Refusal."""
+    found = await _changed(answer.tx.connection, job, delete(aliases).where(*_naming(job)))
+    answer.tx.post_deletion(streams.ALIASES_BUCKET, found.key)
+    _accept(answer, found, is_deleted=True)
 
 
 def _accept(answer: Answering, found: KnownAlias, *, is_deleted: bool) -> None:
@@ -69,22 +63,23 @@ def _accept(answer: Answering, found: KnownAlias, *, is_deleted: bool) -> None:
     log.info(f"alias_{'deleted' if is_deleted else 'set'}", tenant=found.tenant, task=found.adapter.task, version=found.adapter.version)
 
 
-async def _set(tx: Transaction, context: HandlerContext, job: SetAlias) -> KnownAlias:
+async def _set(answer: Answering, job: SetAlias) -> KnownAlias:
     """Set the job's alias. Raises: Refusal."""
-    if (done := await _find(tx.connection, job, aliases.c.request == job.request)) is not None:
+    connection = answer.tx.connection
+    if (done := await _find(connection, job, aliases.c.request == job.request)) is not None:
         return done  # redelivered job: `latest` may be another version by now
-    if job.name in context.pools:
+    if job.name in answer.context.pools:
         raise Refusal(f"name: '{job.name}' is a pool; choose another name", "invalid")
-    own = {each.name for each in await find_aliases(tx.connection, aliases.c.tenant == job.tenant)}
+    own = {each.name for each in await find_aliases(connection, aliases.c.tenant == job.tenant)}
     if job.name not in own and len(own) >= MAX_ALIASES:
         raise Refusal(f"name: the tenant has {MAX_ALIASES} aliases, which is the maximum; delete one first", "invalid")
-    task = await tasks.lock_own_task(tx.connection, job.tenant, job.task)
+    task = await tasks.lock_own_task(connection, job.tenant, job.task)
     if task is None:
         raise Refusal(f"task: no task '{job.task}' of tenant '{job.tenant}'", "unknown")
-    if await deleted.find_tenant(tx.connection, job.tenant) is not None:
+    if await deleted.find_tenant(connection, job.tenant) is not None:
         raise Refusal(f"tenant: '{job.tenant}' is deleted", "invalid")
-    adapter = await _adapter(tx.connection, task, job.version)
-    return await _changed(tx.connection, job, _put(job, task.spec.pool, adapter))
+    adapter = await _adapter(connection, task, job.version)
+    return await _changed(connection, job, _put(job, task.spec.pool, adapter))
 
 
 async def _adapter(connection: AsyncConnection, task: Task, wanted: int | Literal["latest", "best"]) -> AdapterRef:

@@ -10,10 +10,8 @@ from sqlalchemy import column, func, select, table
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.bus import Delivery
 from common.messages import AskInvoice, AskPrices, InvoiceAnswer, InvoiceLine, PriceOf, PricesAnswer, SetPrice, as_json
-from scheduler_svc.base.context import HandlerContext
-from scheduler_svc.base.requests import Refusal, answering
+from scheduler_svc.base.requests import Answering, Refusal
 from scheduler_svc.base.tables import prices
 from scheduler_svc.tenancy.question import Question, page
 
@@ -25,14 +23,12 @@ _invoice = table("tenant_invoice", *map(column, (*_KEY, "quantity", "money")))
 log = structlog.get_logger()
 
 
-async def set_price(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.set-price._all`. Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable."""
-    request = delivery.read(SetPrice)
-    async with answering(context, delivery, request) as answer:
-        await add_price(answer.tx.connection, request)
-        given = {name: value for name, value in as_json(request).items() if name != "request"}
-        answer.accept(request.of, given, given)
-        log.info("price_set", of=request.of, pool=request.pool, price=str(request.price), per=request.per)
+async def set_price(answer: Answering, request: SetPrice) -> None:
+    """Handle a job of `jobs.set-price._all`. Raises: Refusal."""
+    await add_price(answer.tx.connection, request)
+    given = {name: value for name, value in as_json(request).items() if name != "request"}
+    answer.accept(request.of, given, given)
+    log.info("price_set", of=request.of, pool=request.pool, price=str(request.price), per=request.per)
 
 
 async def add_price(connection: AsyncConnection, request: SetPrice) -> None:

@@ -4,15 +4,12 @@ Answers to jobs never contain the URL or the secret: members receive events, and
 """
 
 import structlog
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.bus import Delivery
 from common.errors import Reject
 from common.messages import MAX_WEBHOOKS, AskWebhooks, DeleteWebhook, SetWebhook, WebhooksAnswer
 from scheduler_svc.base import webhook_deliveries as webhooks
 from scheduler_svc.base.audit import accepted
-from scheduler_svc.base.context import HandlerContext
-from scheduler_svc.base.requests import Refusal, answering
+from scheduler_svc.base.requests import Answering, Refusal
 from scheduler_svc.base.tables import webhooks as rows
 from scheduler_svc.tenancy.question import Question, named_rows, page_of_names
 from scheduler_svc.tenancy.webhooks.addresses import parse_url
@@ -21,26 +18,25 @@ from scheduler_svc.tenancy.webhooks.signing import key_of, seal
 log = structlog.get_logger()
 
 
-async def set_webhook(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.set-webhook.<tenant>`. Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable."""
-    job = delivery.read(SetWebhook)
-    async with answering(context, delivery, job) as answer:
-        connection = answer.tx.connection
-        await _check(connection, context, job)
-        sealed = seal(context.webhooks.sealing_key, (job.tenant, job.name), key_of(job.secret))
-        has_secret = True
-        if await webhooks.request_of(connection, job.tenant, job.name) != job.request:
-            row = (job.tenant, job.name, job.url, job.events, job.request, sealed)
-            has_secret = await webhooks.put(connection, *row, new_secret=job.new_secret)
-            answer.tx.record(accepted(answer.by, job.tenant))
-            log.info("webhook_set", tenant=job.tenant, events=job.events)
-        answer.emit({"name": job.name, "new_secret": has_secret, "deleted": False})
+async def set_webhook(answer: Answering, job: SetWebhook) -> None:
+    """Handle a job of `jobs.set-webhook.<tenant>`. Raises: Refusal."""
+    connection = answer.tx.connection
+    await _check(answer, job)
+    sealed = seal(answer.context.webhooks.sealing_key, (job.tenant, job.name), key_of(job.secret))
+    has_secret = True
+    if await webhooks.request_of(connection, job.tenant, job.name) != job.request:
+        row = (job.tenant, job.name, job.url, job.events, job.request, sealed)
+        has_secret = await webhooks.put(connection, *row, new_secret=job.new_secret)
+        answer.tx.record(accepted(answer.by, job.tenant))
+        log.info("webhook_set", tenant=job.tenant, events=job.events)
+    answer.emit({"name": job.name, "new_secret": has_secret, "deleted": False})
 
 
-async def _check(connection: AsyncConnection, context: HandlerContext, job: SetWebhook) -> None:
+async def _check(answer: Answering, job: SetWebhook) -> None:
     """Raises: Refusal."""
+    connection = answer.tx.connection
     try:
-        parse_url(job.url, context.webhooks.policy)
+        parse_url(job.url, answer.context.webhooks.policy)
     except Reject as error:
         raise Refusal(str(error), "invalid") from None
     is_kept = await webhooks.lock_tenant(connection, job.tenant)
@@ -53,14 +49,12 @@ async def _check(connection: AsyncConnection, context: HandlerContext, job: SetW
         raise Refusal(f"name: the tenant has {MAX_WEBHOOKS} webhooks, which is the maximum; delete one first", "invalid")
 
 
-async def delete_webhook(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.delete-webhook.<tenant>`. Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable."""
-    job = delivery.read(DeleteWebhook)
-    async with answering(context, delivery, job) as answer:
-        if not await webhooks.remove(answer.tx.connection, job.tenant, job.name):
-            raise Refusal(f"webhook: no webhook '{job.name}' of tenant '{job.tenant}'", "unknown")
-        answer.accept(job.tenant, {"name": job.name, "deleted": True})
-        log.info("webhook_deleted", tenant=job.tenant)
+async def delete_webhook(answer: Answering, job: DeleteWebhook) -> None:
+    """Handle a job of `jobs.delete-webhook.<tenant>`. Raises: Refusal."""
+    if not await webhooks.remove(answer.tx.connection, job.tenant, job.name):
+        raise Refusal(f"webhook: no webhook '{job.name}' of tenant '{job.tenant}'", "unknown")
+    answer.accept(job.tenant, {"name": job.name, "deleted": True})
+    log.info("webhook_deleted", tenant=job.tenant)
 
 
 MOST = 20
