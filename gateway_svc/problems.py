@@ -12,7 +12,7 @@ from common.client_api.errors import (
     ClientError,
     NoAnswer,
     NotPermitted,
-    Refused,
+    RefusedChange,
     TaskRejected,
     TooManyJobs,
     UnknownTask,
@@ -107,7 +107,7 @@ def problem_of(error: Exception) -> Problem | None:
             return rejected([error.reason])
         case Changed():
             return Problem(412, "Precondition failed", str(error), "precondition_failed")
-        case TaskRejected() | Refused():
+        case TaskRejected() | RefusedChange():
             return rejected(error.reasons)
         case WrongState():
             return Problem(409, "Wrong state", str(error), "wrong_state")

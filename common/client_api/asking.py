@@ -15,7 +15,16 @@ from pydantic import JsonValue
 from common import streams
 from common.access.credentials import Credentials
 from common.bus import Bus, Delivery, Listening, NoResponder, Outgoing
-from common.client_api.errors import Changed, ClientError, NoAnswer, NotPermitted, Refused, TooManyJobs, WrongQuestion, rejection_reasons
+from common.client_api.errors import (
+    Changed,
+    ClientError,
+    NoAnswer,
+    NotPermitted,
+    RefusedChange,
+    TooManyJobs,
+    WrongQuestion,
+    rejection_reasons,
+)
 from common.client_api.protocol import AnyDoor, Asking
 from common.errors import Forbidden, QueueFull, Reject, Retry, StreamFull, Unavailable
 from common.messages import AskRefused, Event, Message
@@ -195,7 +204,7 @@ async def result_of(door: AnyDoor, verb: str, tenant: str | None, job: Message, 
     return {name: value for name, value in answer.data.items() if name != "request"}
 
 
-REFUSALS: dict[object, type[ClientError]] = {"unknown": UnknownNamed, "changed": Changed, "invalid": Refused, "busy": TooManyJobs}
+REFUSALS: dict[object, type[ClientError]] = {"unknown": UnknownNamed, "changed": Changed, "invalid": RefusedChange, "busy": TooManyJobs}
 """Error of each `code` of a refusal."""
 
 

@@ -62,7 +62,7 @@ class TooManyJobs(ClientError):
     """The maximum number of jobs is waiting; the same job may be sent later."""
 
 
-class Refused(ClientError):
+class RefusedChange(ClientError):
     """A change of a named resource is refused; the text starts with the invalid field."""
 
     @property

@@ -6,7 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import MovePool, as_json
 from common.pools import Pools
-from scheduler_svc.base.requests import Answering, Refusal
+from scheduler_svc.tenancy.requests import Answering, Refusal
 
 log = structlog.get_logger()
 

@@ -15,7 +15,6 @@ deleted.py            deleted tasks: their ids and consumption
 webhook_deliveries.py events to deliver to webhooks
 audit.py              audit rows; downloads that are already recorded
 context.py            HandlerContext: dependencies of every handler
-requests.py           jobs about no task: their answers and refusals
 scheduling_policy.py  asynchronous, or a baseline for measurements
 samples.py            attempts that steps keep
 metrics.py            Prometheus metrics

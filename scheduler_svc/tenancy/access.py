@@ -11,9 +11,9 @@ from common.errors import Reject, Undeclared
 from common.messages import AccessAnswer, AskAccess, AskAudit, AuditAnswer, SetAccess
 from scheduler_svc.base import audit
 from scheduler_svc.base.audit import accepted
-from scheduler_svc.base.requests import Answering, Refusal
 from scheduler_svc.tenancy import keys
 from scheduler_svc.tenancy.question import Question, page
+from scheduler_svc.tenancy.requests import Answering, Refusal
 
 FULL_SHARE = 0.9
 """Fill level of the HTTP keys' bucket from which no key is added. A full bucket would block the outbox."""

@@ -27,8 +27,8 @@ from common.messages.verbs import JOBS
 from common.streams import EVERY_TENANT
 from scheduler_svc.base.audit import refused
 from scheduler_svc.base.context import sender_of, verb_of
-from scheduler_svc.base.requests import EVENTS
 from scheduler_svc.base.transaction import Transaction
+from scheduler_svc.tenancy.requests import EVENTS
 
 RequestKind = Literal["jobs", "asks"]
 ABOUT_TASKS: dict[str, type[SubmitTask | ControlTask]] = {"submit": SubmitTask} | dict.fromkeys(

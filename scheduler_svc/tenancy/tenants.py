@@ -12,12 +12,12 @@ from common.messages import SetTenant
 from common.streams import EVERY_TENANT
 from scheduler_svc.base import deleted
 from scheduler_svc.base.audit import accepted
-from scheduler_svc.base.requests import Answering, Refusal
 from scheduler_svc.base.states import LIVE
 from scheduler_svc.base.tables import tasks, tenants
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy import limits, rates
 from scheduler_svc.tenancy.decisions.expiry import KINDS
+from scheduler_svc.tenancy.requests import Answering, Refusal
 from scheduler_svc.tenancy.shares import work_in_flight
 
 DAYS = tuple(f"{kind}_days" for kind in KINDS)

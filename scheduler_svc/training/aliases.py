@@ -25,11 +25,11 @@ from common.messages import (
     from_json,
 )
 from scheduler_svc.base import deleted
-from scheduler_svc.base.requests import Answering, Refusal
 from scheduler_svc.base.sql import Statement, any_of
 from scheduler_svc.base.tables import aliases
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy.question import Question, named_rows, page_of_names
+from scheduler_svc.tenancy.requests import Answering, Refusal
 from scheduler_svc.training.decisions.retention import RetentionWindow
 from scheduler_svc.training.queries import evaluations, steps, tasks, versions
 from scheduler_svc.training.queries.tasks import Task

@@ -15,7 +15,6 @@ from scheduler_svc.accelerators.pool_jobs import move_pool
 from scheduler_svc.base import deleted
 from scheduler_svc.base.audit import Actor, accepted, refused
 from scheduler_svc.base.context import HandlerContext, sender_of, verb_of
-from scheduler_svc.base.requests import answered
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.base.states import TaskState
 from scheduler_svc.base.transaction import Transaction
@@ -25,6 +24,7 @@ from scheduler_svc.tenancy.billing import budgets
 from scheduler_svc.tenancy.billing.budgets import set_budget
 from scheduler_svc.tenancy.billing.prices import set_price
 from scheduler_svc.tenancy.rates import within_rate
+from scheduler_svc.tenancy.requests import answered
 from scheduler_svc.tenancy.tenants import set_tenant
 from scheduler_svc.tenancy.webhooks.jobs import delete_webhook, set_webhook
 from scheduler_svc.training.accounting import join_fair_queue

@@ -50,7 +50,7 @@ class Webhooks:
     """Webhooks of a tenant.
 
     All methods raise ClientError if a request is wrong or refused, NoAnswer if the scheduler does not answer. Changes also raise
-    Refused; UnknownNamed for an unknown webhook.
+    RefusedChange; UnknownNamed for an unknown webhook.
     """
 
     def __init__(self, door: AnyDoor) -> None:

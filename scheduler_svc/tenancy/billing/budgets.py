@@ -17,11 +17,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.errors import Reject
 from common.messages import AskBudgets, AskTerms, BudgetOf, BudgetsAnswer, SetBudget, SpentBudget, TermsAnswer, as_json
 from common.messages.tenancy.billing import SERVED_KINDS, TOKEN_KINDS, Period, Unit
-from scheduler_svc.base.requests import Answering, Refusal
 from scheduler_svc.base.tables import budgets, tasks
 from scheduler_svc.tenancy import limits
 from scheduler_svc.tenancy.decisions.budgets import Budget, GroupBound, Purse, UnitPrices
 from scheduler_svc.tenancy.question import Question
+from scheduler_svc.tenancy.requests import Answering, Refusal
 from scheduler_svc.tenancy.tenants import find_tenant, weight_of
 
 log = structlog.get_logger()

@@ -11,9 +11,9 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AskInvoice, AskPrices, InvoiceAnswer, InvoiceLine, PriceOf, PricesAnswer, SetPrice, as_json
-from scheduler_svc.base.requests import Answering, Refusal
 from scheduler_svc.base.tables import prices
 from scheduler_svc.tenancy.question import Question, page
+from scheduler_svc.tenancy.requests import Answering, Refusal
 
 MOST = 500
 """Maximum lines per page."""

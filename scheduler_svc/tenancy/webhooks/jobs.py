@@ -9,9 +9,9 @@ from common.errors import Reject
 from common.messages import MAX_WEBHOOKS, AskWebhooks, DeleteWebhook, SetWebhook, WebhooksAnswer
 from scheduler_svc.base import webhook_deliveries as webhooks
 from scheduler_svc.base.audit import accepted
-from scheduler_svc.base.requests import Answering, Refusal
 from scheduler_svc.base.tables import webhooks as rows
 from scheduler_svc.tenancy.question import Question, named_rows, page_of_names
+from scheduler_svc.tenancy.requests import Answering, Refusal
 from scheduler_svc.tenancy.webhooks.addresses import parse_url
 from scheduler_svc.tenancy.webhooks.signing import key_of, seal
 

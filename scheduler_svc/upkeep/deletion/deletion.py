@@ -18,9 +18,9 @@ from common.messages import ControlTask, DeleteTenant, PruneTasks
 from scheduler_svc.base import deleted
 from scheduler_svc.base.audit import Actor, accepted, refused
 from scheduler_svc.base.context import HandlerContext, sender_of
-from scheduler_svc.base.requests import Refusal, answering
 from scheduler_svc.base.tables import aliases
 from scheduler_svc.base.transaction import Transaction
+from scheduler_svc.tenancy.requests import Refusal, answering
 from scheduler_svc.training.aliases import find_aliases
 from scheduler_svc.training.queries import tasks
 from scheduler_svc.upkeep.deletion import storage
