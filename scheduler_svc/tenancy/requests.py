@@ -66,7 +66,8 @@ class Answering:
 
     def refuse(self, refusal: Refusal) -> None:
         self.tx.record(refused(self.by, refusal.reason))
-        self.emit(({"code": refusal.code} if refusal.code else {}) | {"reasons": [refusal.reason]})
+        code: dict[str, JsonValue] = {"code": refusal.code} if refusal.code else {}
+        self.emit({**code, "reasons": [refusal.reason]})
 
     def emit(self, data: Mapping[str, JsonValue]) -> None:
         """Answer without an entry in the audit."""
