@@ -150,7 +150,7 @@ def _job(tenant: str, task: str, resource: str, record: Path) -> Outgoing:
         "limits": {"max_turns": 1, "max_prompt_tokens": 64, "max_reply_tokens": 16, "episode_timeout_s": 3600},
         "algorithm": small if resource == "trainer" else {"group_size": 4, "groups_per_step": 4, "max_staleness": 3},
     }
-    return Outgoing(streams.submit(tenant), SubmitTask(task=task, tenant=tenant, spec=spec), f"submit:{task}")
+    return Outgoing(streams.job("submit", tenant), SubmitTask(task=task, tenant=tenant, spec=spec), f"submit:{task}")
 
 
 def _give_weights(running: Services, weights: dict[str, int]) -> None:

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from pydantic_core import ErrorDetails
 
 from common.access.roles import JOBS_OF_ROLE, ROLES, may_ask
-from common.client_api.asking import UnknownHere
+from common.client_api.asking import UnknownHere, UnknownNamed
 from common.client_api.errors import (
+    Changed,
     ClientError,
     NoAnswer,
     NotPermitted,
+    RefusedChange,
     TaskRejected,
     TooManyJobs,
     UnknownTask,
@@ -54,9 +56,9 @@ def unauthorized() -> Problem:
     return Problem(401, "No valid key", detail, "unauthorized", headers={"WWW-Authenticate": 'Bearer realm="marlaas"'})
 
 
-def not_found() -> Problem:
-    """404, the same for a missing resource and for another tenant's."""
-    return Problem(404, "Not found", "there is no such resource, or the key does not show it", "not_found")
+def not_found(detail: str = "there is no such resource, or the key does not show it") -> Problem:
+    """404. The default is the same for a missing resource and for another tenant's."""
+    return Problem(404, "Not found", detail, "not_found")
 
 
 def forbidden(roles: Sequence[Role], reason: str = "") -> Problem:
@@ -98,12 +100,14 @@ def problem_of(error: Exception) -> Problem | None:
         case Unauthorized() | KeyRefused():
             return unauthorized()
         case UnknownHere() | UnknownTask() | WrongId():
-            return not_found()
+            return not_found(str(error)) if isinstance(error, UnknownNamed) else not_found()
         case NotPermitted():
             return Problem(403, "Not permitted", "the role of this key does not permit it", "forbidden")
         case WrongQuestion():
             return rejected([error.reason])
-        case TaskRejected():
+        case Changed():
+            return Problem(412, "Precondition failed", str(error), "precondition_failed")
+        case TaskRejected() | RefusedChange():
             return rejected(error.reasons)
         case WrongState():
             return Problem(409, "Wrong state", str(error), "wrong_state")

@@ -18,8 +18,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from common import streams
-from common.bus import NO_FILES, Bus, Outgoing, TlsFiles, objection_to_address
+from common.bus import NO_FILES, Bus, TlsFiles, objection_to_address
 from common.client_api.asking import PATIENCE_S, Door, answer_to_request
 from common.client_api.deployment import Accelerators
 from common.client_api.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id
@@ -178,8 +177,7 @@ class Client(Reader):
         for one in tenants:
             request = secrets.token_hex(6)
             prune = PruneTasks(tenant=one, request=request, ended_before_s=ended_before_s, dry_run=dry_run)
-            out = Outgoing(streams.prune(one), prune, f"prune:{request}")
-            found.append(Pruned.of(one, await answer_to_request(self._door, out, one, request, timeout_s)))
+            found.append(Pruned.of(one, await answer_to_request(self._door, "prune", one, prune, request, timeout_s)))
         return found
 
     async def resend(self, letter: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:

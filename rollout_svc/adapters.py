@@ -20,7 +20,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from common.accelerators import StateMismatch
 from common.blobs import Blobs
 from common.errors import Reject
 from common.messages import AdapterRef
+from common.resilience.event_loop import is_set_within
 from rollout_svc.adapter_files import AdapterFiles
 from rollout_svc.engine.config import HELD_PER_SLOT, Tolerance
 from rollout_svc.engine.engine import Engine
@@ -158,9 +159,7 @@ class Adapters:
         """Evict outdated versions, until cancelled; then remove the fetched files."""
         try:
             while True:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(max(1.0, self._keep_s / 4)):
-                        await self._tidy.wait()
+                await is_set_within(self._tidy, max(1.0, self._keep_s / 4))
                 self._tidy.clear()
                 async with self._changing:
                     await self._files.keep_only(self._versions.keys() | self._ahead.keys())

@@ -8,7 +8,7 @@ from typing import Any
 
 from common.blobs import Blobs
 from common.bus import Slots
-from common.leases import Identity, PoolClocks, Reading, driver_memory, leased_executor, placed
+from common.leases import Identity, PoolClocks, driver_memory, leased_executor, placed
 from common.messages import ReplicaReport
 from common.pools import Pool, chosen_pool
 from common.pools.model_files import name_in_file, with_model_files
@@ -78,15 +78,12 @@ async def _serve_in_turns(running: Running[RolloutSettings], pool: Pool, engine_
         serving, slots, rollout = replica.serving, replica.slots, replica.rollout
         intake = [slots, *([serving.slots] if serving is not None else [])]
         sampler = Sampler(engine, replica.adapters, rollout, intake, serving, gpu_bytes)
-        queues = place.queues(bus, slots, move_s=lambda: MOVE_S)
-        samples = queues.own if queues is not None else (rollout_samples(settings.pool),)
-        reads = Reading([*samples, *([rollout_serves(settings.pool)] if serving is not None else [])], queues)
+        reads, consuming = place.reading(bus, slots, rollout.handle, move_s=lambda: MOVE_S, max_pull=settings.pull)
+        if serving is not None:
+            reads = replace(reads, consumers=[*reads.consumers, rollout_serves(settings.pool)])
         executor = leased_executor(bus, place, sampler, locks, reads, data_dir=settings.data_dir, show=replica.show)
         replica.show(False)
-        if queues is not None:
-            consuming, is_wanted = queues.consume(rollout.handle, max_pull=settings.pull), queues.is_at_home
-        else:
-            consuming, is_wanted = bus.consume(samples[0], rollout.handle, slots, max_pull=settings.pull), every_task
+        is_wanted = reads.siblings.is_at_home if reads.siblings is not None else every_task
         await replica.run(consuming, executor.run(), busy=lambda: executor.busy, is_wanted=is_wanted)
     finally:
         engine.process.close()

@@ -81,7 +81,8 @@ async def accept(database: Database, bus: Bus) -> Reconciliation | None:
         http_keys = await keys.http_keys(tx.connection)
         post_http_keys(tx, http_keys)
         named = await aliases.find_aliases(tx.connection)
-        aliases.post_aliases(tx, named)
+        for each in named:
+            tx.post_value(ALIASES_BUCKET, each.key, each)
         for task in known:
             await publish_status(tx, task.id)
             if (announced := await weight_updates.announcement(tx.connection, task)) is not None:

@@ -143,15 +143,21 @@ class Scheduler:
             runners.create_task(self._collector.run())
             runners.create_task(self._tenant_deletion.run())
             runners.create_task(self._webhooks.run())
-            runners.create_task(run_forever(self._tick_or_reset, self._settings.tick_s, "tick_postponed", pauses_first=True))
-            runners.create_task(run_forever(self._rescue_steps, LOST_STEPS_EVERY_S, "tick_postponed", pauses_first=True))
-            runners.create_task(run_forever(self._watch_store, STORE_EVERY_TICKS * self._settings.tick_s, "tick_postponed"))
-            runners.create_task(run_forever(self.apply_retention, RETENTION_EVERY_S, "tick_postponed"))
-            runners.create_task(run_forever(self._clean_packages, PACKAGES_EVERY_S, "tick_postponed"))
-            runners.create_task(run_forever(self._remove_old_keys, OLD_KEYS_EVERY_S, "tick_postponed"))
-            runners.create_task(run_forever(self._find_stalls, STALLS_EVERY_S, "tick_postponed", pauses_first=True))
-            runners.create_task(run_forever(self._end_long_sessions, LONG_SESSIONS_EVERY_S, "tick_postponed", pauses_first=True))
-            runners.create_task(run_forever(self._record_stored, STORED_EVERY_S, "tick_postponed"))
+            for pause_s, work in (
+                (STORE_EVERY_TICKS * self._settings.tick_s, self._watch_store),
+                (RETENTION_EVERY_S, self.apply_retention),
+                (PACKAGES_EVERY_S, partial(clean_packages, self._database, self._bus, self._relay.wake)),
+                (OLD_KEYS_EVERY_S, partial(sweeps.remove_ended_keys, self._database, self._bus)),
+                (STORED_EVERY_S, self._record_stored),
+            ):
+                runners.create_task(run_forever(work, pause_s, "tick_postponed"))
+            for pause_s, work in (
+                (self._settings.tick_s, self._tick_or_reset),
+                (LOST_STEPS_EVERY_S, self._rescue_steps),
+                (STALLS_EVERY_S, self._find_stalls),
+                (LONG_SESSIONS_EVERY_S, self._end_long_sessions),
+            ):
+                runners.create_task(run_forever(work, pause_s, "tick_postponed", pauses_first=True))
             if self._leader is not None:
                 runners.create_task(self._leader.run())
             if (look_s := self._homes.look_s) is not None:
@@ -231,12 +237,6 @@ class Scheduler:
     async def apply_retention(self) -> None:
         """Announce and delete data whose retention days are over."""
         await apply_retention(self._database, self._bus, self._collector, self._relay.wake)
-
-    async def _clean_packages(self) -> None:
-        await clean_packages(self._database, self._bus, self._relay.wake)
-
-    async def _remove_old_keys(self) -> None:
-        await sweeps.remove_ended_keys(self._database, self._bus)
 
     async def tick(self) -> None:
         """Record live replicas, void overdue groups, and request the checks of waiting tasks and packages."""

@@ -11,7 +11,7 @@ import structlog
 from common import streams
 from common.bus import Bus, Slots
 from common.errors import Fatal
-from common.leases import Identity, Placed, Reading, budget_bytes, leased_executor, placed
+from common.leases import Identity, Placed, budget_bytes, leased_executor, placed
 from common.messages import ReplicaReport
 from common.periodic import run_forever
 from common.pools import Pool, chosen_pool
@@ -72,12 +72,10 @@ async def _train_in_turns(running: Running[TrainerSettings], pool: Pool) -> None
     def show(is_awake: bool) -> None:
         running.health.detail = _detail(settings, is_awake=is_awake)
 
-    trainer, slots, consumer = made.trainer, made.slots, streams.trainer_batches(settings.pool)
-    queues = place.queues(bus, slots, move_s=trainer.move_s)
+    trainer, slots = made.trainer, made.slots
     executable = TrainerExecutor(trainer, made.learner, made.residents, slots)
-    reads = Reading([consumer]) if queues is None else Reading(queues.own, queues)
+    reads, consuming = place.reading(bus, slots, trainer.handle, move_s=trainer.move_s)
     executor = leased_executor(bus, place, executable, place.locks(settings.accelerators_dir), reads, data_dir=settings.data_dir, show=show)
-    consuming = bus.consume(consumer, trainer.handle, slots) if queues is None else queues.consume(trainer.handle)
     await _run(running, made, _detail(settings, is_awake=False), consuming, executor.run(), busy=lambda: executor.busy)
 
 

@@ -10,7 +10,7 @@ from common import streams
 from common.access.rows import Permissions
 from common.access.services import INBOX
 from common.messages.tenancy.access import Role
-from common.messages.verbs import QUESTIONS
+from common.messages.verbs import JOBS, QUESTIONS
 
 ROLES: tuple[Role, ...] = get_args(Role)
 ADMIN = "admin"
@@ -25,7 +25,7 @@ JOBS_OF_ROLE: dict[Role, tuple[str, ...]] = {
     "owner": (*MEMBER_VERBS, *OWNER_VERBS),
     "member": MEMBER_VERBS,
     "reader": (),
-    "admin": streams.JOB_VERBS,
+    "admin": tuple(JOBS),
 }
 OPERATORS_QUESTIONS = ("moves", "trace")
 """Questions that only an admin may ask: about the deployment, and about steps of every tenant."""

@@ -5,10 +5,9 @@ Jobs are answered by events; a client starts to listen before it publishes a job
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TypeVar
 
 from pydantic import JsonValue
@@ -16,7 +15,16 @@ from pydantic import JsonValue
 from common import streams
 from common.access.credentials import Credentials
 from common.bus import Bus, Delivery, Listening, NoResponder, Outgoing
-from common.client_api.errors import ClientError, NoAnswer, NotPermitted, TooManyJobs, WrongQuestion, rejection_reasons
+from common.client_api.errors import (
+    Changed,
+    ClientError,
+    NoAnswer,
+    NotPermitted,
+    RefusedChange,
+    TooManyJobs,
+    WrongQuestion,
+    rejection_reasons,
+)
 from common.client_api.protocol import AnyDoor, Asking
 from common.errors import Forbidden, QueueFull, Reject, Retry, StreamFull, Unavailable
 from common.messages import AskRefused, Event, Message
@@ -34,6 +42,10 @@ PAUSE = Backoff(first_s=0.1, max_s=1.0)
 
 class UnknownHere(ClientError):
     """The tenant has no such task, or the task has no such version."""
+
+
+class UnknownNamed(UnknownHere):
+    """A job names a task, version or resource that the tenant does not have; the text says which."""
 
 
 class Door(Asking):
@@ -178,26 +190,28 @@ async def answer_to(
     raise NoAnswer(f"the scheduler does not answer {out.subject} within {timeout_s:.0f} s; it is done later if NATS took it")
 
 
-async def answer_to_request(door: AnyDoor, out: Outgoing, tenant: str, request: str, timeout_s: float) -> Event:
-    """Publish a job about no task and wait for its answer, which repeats the job's `request`. Raises: NoAnswer; ClientError."""
-    return await answer_to(door, out, tenant, "none", lambda event: event.data.get("request") == request, timeout_s)
+async def answer_to_request(door: AnyDoor, verb: str, tenant: str | None, job: Message, request: str, timeout_s: float) -> Event:
+    """Publish a job about no task and wait for its answer, which repeats the job's id, `request`. Raises: NoAnswer; ClientError."""
+    out = Outgoing(streams.job(verb, tenant), job, f"{verb}:{request}")
+    whose = tenant or streams.EVERY_TENANT
+    return await answer_to(door, out, whose, "none", lambda event: event.data.get("request") == request, timeout_s)
 
 
-async def result_of(door: AnyDoor, out: Outgoing, tenant: str, request: str, timeout_s: float) -> dict[str, JsonValue]:
-    """Publish a job about no task; returns the data of its answer, without `request`. Raises: ClientError with the reasons of a refusal;
-    NoAnswer.
-    """
-    answer = await answer_to_request(door, out, tenant, request, timeout_s)
+async def result_of(door: AnyDoor, verb: str, tenant: str | None, job: Message, request: str, timeout_s: float) -> dict[str, JsonValue]:
+    """Publish a job about no task; returns the data of its answer, without `request`. Raises: as `require_accepted`; NoAnswer."""
+    answer = await answer_to_request(door, verb, tenant, job, request, timeout_s)
     require_accepted(answer)
     return {name: value for name, value in answer.data.items() if name != "request"}
 
 
-def require_accepted(
-    answer: Event, refusal: type[ClientError] = ClientError, by_code: Mapping[object, type[ClientError]] = MappingProxyType({})
-) -> None:
-    """Raises: if `answer` is a refusal, the error of its `code`, else `refusal`, with the reasons."""
+REFUSALS: dict[object, type[ClientError]] = {"unknown": UnknownNamed, "changed": Changed, "invalid": RefusedChange, "busy": TooManyJobs}
+"""Error of each `code` of a refusal."""
+
+
+def require_accepted(answer: Event) -> None:
+    """Raises: if `answer` is a refusal, the error of its `code`, with the reasons; ClientError without a code."""
     if "reasons" in answer.data:
-        raise by_code.get(answer.data.get("code"), refusal)("; ".join(rejection_reasons(answer)))
+        raise REFUSALS.get(answer.data.get("code"), ClientError)("; ".join(rejection_reasons(answer)))
 
 
 async def answer_to_submission(door: AnyDoor, out: Outgoing, tenant: str, task: str, *, is_repeated: bool, stored: asyncio.Event) -> Event:

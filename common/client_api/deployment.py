@@ -4,10 +4,8 @@ import secrets
 from collections.abc import Sequence
 from typing import Literal
 
-from common import streams
 from common.accelerators import Function, Tier
 from common.accelerators.trace import ENVIRONMENT, Executor, Phase, Task, Trace
-from common.bus import Outgoing
 from common.client_api.asking import result_of
 from common.client_api.protocol import AnyDoor
 from common.messages import (
@@ -102,8 +100,7 @@ class Accelerators:
         """Park, drain, wake or release the executors of a pool; returns their names, as `<accelerator>/<executor>`. `tier`: as in
         MovePool."""
         request = MovePool(request=secrets.token_hex(6), pool=pool, verb=verb, accelerator=accelerator, service=service, tier=tier)
-        out = Outgoing(streams.move_pool(), request, f"move-pool:{request.request}")
-        done = await result_of(self._door, out, streams.EVERY_TENANT, request.request, ANSWER_TIMEOUT_S)
+        done = await result_of(self._door, "move-pool", None, request, request.request, ANSWER_TIMEOUT_S)
         moved = done.get("executors")
         return [str(one) for one in moved] if isinstance(moved, list) else []
 

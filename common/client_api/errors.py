@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from common.errors import MarlaasError, Reject
 from common.messages import Event
-from common.messages.tenancy.aliases import ALIAS_PATTERN, MAX_ALIAS_CHARS
+from common.messages.tenancy.named import MAX_NAME_CHARS, NAME_PATTERN
 from common.spec import LETTERS, TASK_ID_PATTERN, NotStorable, check_fields
 
 
@@ -62,6 +62,18 @@ class TooManyJobs(ClientError):
     """The maximum number of jobs is waiting; the same job may be sent later."""
 
 
+class RefusedChange(ClientError):
+    """A change of a named resource is refused; the text starts with the invalid field."""
+
+    @property
+    def reasons(self) -> list[str]:
+        return [str(self)]
+
+
+class Changed(ClientError):
+    """A resource is not in the state that a change expects; for example, an alias names another version, or does not exist."""
+
+
 class UnknownTask(ClientError):
     """The scheduler knows no task with this id."""
 
@@ -96,14 +108,14 @@ def rejection_reasons(answer: Event) -> list[str]:
     return [str(reason) for reason in reasons] if isinstance(reasons, list) else [str(reasons)]
 
 
-RULE = f"letters, digits, and single '.', '_' and '-' between them, {MAX_ALIAS_CHARS} characters at most"
+RULE = f"letters, digits, and single '.', '_' and '-' between them, {MAX_NAME_CHARS} characters at most"
 
 
 def is_name(text: str) -> bool:
-    return len(text) <= MAX_ALIAS_CHARS and re.fullmatch(ALIAS_PATTERN, text) is not None
+    return len(text) <= MAX_NAME_CHARS and re.fullmatch(NAME_PATTERN, text) is not None
 
 
 def check_name(text: str) -> None:
-    """Raises: ClientError if `text` cannot be an alias's name."""
+    """Raises: ClientError if `text` cannot be the name of an alias or webhook."""
     if not is_name(text):
         raise ClientError(f"name: {RULE}; not '{text[:100]}'")

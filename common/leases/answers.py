@@ -14,6 +14,7 @@ from common.errors import Reject, Retry
 from common.leases.context import ExecutorContext
 from common.messages import LeaseDone, ProcessLife
 from common.messages.lives import life_key
+from common.resilience.event_loop import is_set_within
 from common.streams import HISTORY_BUCKET
 
 MAX_UNSENT = 64
@@ -92,10 +93,7 @@ class Answers:
 
     async def flush(self, timeout_s: float) -> None:
         """Wait until all answers are sent, at most `timeout_s` seconds, before this process ends."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._sent.wait()
-        except TimeoutError:
+        if not await is_set_within(self._sent, timeout_s):
             log.warning("answers_lost", count=len(self._unsent))
 
     async def run(self) -> None:

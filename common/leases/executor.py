@@ -2,15 +2,17 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from common.accelerators import ExecutorState, Parkable, off_device
-from common.bus import Bus, Slots
+from common.bus import Bus, Handler, Slots
 from common.errors import Fatal
 from common.homes import AWAKE, BEGUN, OWN_QUEUE, Member, Queues
+from common.homes.queues import CONSUMERS
 from common.leases.context import ExecutorContext, Identity, no_driver
 from common.leases.history import History, Tally
 from common.leases.locks import Locks
@@ -89,10 +91,17 @@ class Placed:
         """Accelerators of its pool's other executors of this service."""
         return [each for each in _places(self.pool, self.me.service) if each != self.me.accelerator]
 
-    def queues(self, bus: Bus, slots: Slots, *, move_s: Callable[[], float]) -> Queues | None:
-        """Queues that it reads, by its accelerator's name; None if its pool is on no other accelerator. Arguments as in `Queues`."""
-        me = Member(self.me.service, self.me.pool, self.me.accelerator, self.me.replica)
-        return Queues(bus, me, self.siblings, slots, move_s, self.accelerator.max_wait_s) if self.siblings else None
+    def reading(
+        self, bus: Bus, slots: Slots, handler: Handler, *, move_s: Callable[[], float], max_pull: int = 64
+    ) -> tuple[Reading, Coroutine[Any, Any, None]]:
+        """Queues that it reads, and a run of `handler` for each of their messages; the pool's queue alone if its pool is on no other
+        accelerator. Arguments: as of `Bus.consume` and in `Queues`."""
+        if self.siblings:
+            me = Member(self.me.service, self.me.pool, self.me.accelerator, self.me.replica)
+            queues = Queues(bus, me, self.siblings, slots, move_s, self.accelerator.max_wait_s)
+            return Reading(queues.own, queues), queues.consume(handler, max_pull=max_pull)
+        consumer = CONSUMERS[self.me.service](self.me.pool)
+        return Reading([consumer]), bus.consume(consumer, handler, slots, max_pull=max_pull)
 
     def locks(self, accelerators_dir: Path) -> Locks:
         """Its locks, which all processes that compute for it must hold. Raises: Fatal if they cannot be used."""

@@ -22,6 +22,7 @@ from common.leases.lease import LeaseHolder, Superseded
 from common.leases.moves import Moves, NoRoom, Room
 from common.messages import LeaseOrder
 from common.resilience import crashpoints
+from common.resilience.event_loop import is_set_within
 from common.streams import LEASES
 
 LOCK_LOOK_S = 0.05
@@ -190,9 +191,7 @@ class LeaseReconciler:
         while True:
             self._stirred.clear()
             pause_s = None if self._newest is None else await self._step(self._newest)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._stirred.wait()
+            await is_set_within(self._stirred, pause_s)
 
     async def _step(self, order: LeaseOrder) -> float | None:
         """Take one step; returns seconds until the next check, unless something changes before. None: only after a change."""

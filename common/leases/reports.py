@@ -7,7 +7,6 @@ whether messages wait, and about how many. The cost of checking is bounded: a pa
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -21,6 +20,7 @@ from common.leases.context import ExecutorContext
 from common.leases.reconciler import LeaseReconciler
 from common.messages import ExecutorReport, ReplicaReport
 from common.periodic import run_forever
+from common.resilience.event_loop import is_set_within
 from common.streams import Consumer
 
 AWAKE_LOOK_S = 0.02
@@ -216,9 +216,7 @@ class Reporter:
                 last, due_s = essence, now_s + REPORT_S
                 await self._send(report)
                 await asyncio.sleep(MIN_SPACING_S)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(AWAKE_LOOK_S if is_awake else max(0.0, due_s - time.monotonic())):
-                    await self._changed.wait()
+            await is_set_within(self._changed, AWAKE_LOOK_S if is_awake else max(0.0, due_s - time.monotonic()))
 
     def _current(self, follower: LeaseReconciler) -> ExecutorReport:
         context, me, load = self._context, self._context.me, self._context.executable.load

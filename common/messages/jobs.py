@@ -11,6 +11,14 @@ from common.messages.base import Message, Sentence, Value
 from common.spec import TASK_ID_PATTERN, Name
 
 
+class TenantRequest(Value):
+    """A tenant's job about no task, answered by an event that repeats `request`."""
+
+    tenant: Name
+    request: str = Field(pattern=TASK_ID_PATTERN)
+    """Id chosen by the sender."""
+
+
 class SubmitTask(Message, kind="submit-task.1"):
     """Run this task. Idempotent for the same spec; rejected if the id belongs to another spec."""
 
@@ -26,12 +34,9 @@ class SubmitTask(Message, kind="submit-task.1"):
         return hashlib.sha256(json.dumps(self.spec, sort_keys=True).encode()).hexdigest()
 
 
-class PreviewTask(Message, kind="preview-task.1"):
+class PreviewTask(TenantRequest, Message, kind="preview-task.1"):
     """Report whether this task would be accepted, and with which values, without accepting it. The answer is the event `previewed`."""
 
-    tenant: Name
-    request: str = Field(pattern=TASK_ID_PATTERN)
-    """Id chosen by the sender, repeated in the answer."""
     spec: dict[str, JsonValue]
     """As in SubmitTask."""
 
@@ -53,27 +58,20 @@ class ResendLetter(Message, kind="resend-letter.1"):
     """Sequence of the letter in the stream FAILED."""
 
 
-class PruneTasks(Message, kind="prune-tasks.1"):
+class PruneTasks(TenantRequest, Message, kind="prune-tasks.1"):
     """Delete a tenant's blobs that no retention rule keeps, and tasks that ended long ago. Answered by the event `pruned`."""
 
-    tenant: Name
-    request: str = Field(pattern=TASK_ID_PATTERN)
-    """Id chosen by the sender, repeated in the answer."""
     ended_before_s: float | None = Field(default=None, gt=0)
     """Minimum seconds since the end of tasks to delete; None: delete no task."""
     dry_run: bool = False
     """Report the deletions without performing them."""
 
 
-class DeleteTenant(Message, kind="delete-tenant.1"):
+class DeleteTenant(TenantRequest, Message, kind="delete-tenant.1"):
     """Cancel and delete all tasks of a tenant, and all its other stored data except its usage. For its owner and operators.
 
     The answer is the event `tenant-deleted` with the receipt.
     """
-
-    tenant: Name
-    request: str = Field(pattern=TASK_ID_PATTERN)
-    """Id chosen by the sender, repeated in the answer."""
 
 
 Days = Annotated[int, Field(ge=0, le=36_500)]

@@ -55,6 +55,15 @@ class TaskSet(set[asyncio.Task[None]]):
         return task
 
 
+async def is_set_within(event: asyncio.Event, time_s: float | None) -> bool:
+    """Wait until `event` is set, at most `time_s` seconds (None: no limit); returns whether it was set in time."""
+    try:
+        async with asyncio.timeout(time_s):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
 # Until Python 3.12, `asyncio.wait_for` returns the result, and forgets the cancellation, if both arrive in one turn of the event loop.
 # nats-py and psycopg wait that way, and nats-py swallows one while it writes, so on a busy machine a loop around them would sometimes never
 # end. The wrappers of both check here (`common/bus`, `scheduler_svc/base/database.py`); own code uses `asyncio.timeout`, which loses none.

@@ -26,7 +26,7 @@
     cancels.<replica>                                 gateway → rollout           none: lost without a listener
     filling.<stream>                                  scheduler → none            deleted immediately, see `StreamReader.begin_block`
 
-Verbs of jobs: JOB_VERBS.
+Verbs of jobs: `JOBS` in common/messages/verbs.py.
 If a message carries several members of a group, <trajectory> is the first of them. <queue> is the pool, or, for a pool on several shared
 accelerators, `<pool>@<accelerator>`: the queue of its executor there (docs/pools.md).
 
@@ -121,7 +121,6 @@ from common.streams.subjects import (
     ASKS,
     BASE_MODEL,
     EVERY_TENANT,
-    JOB_VERBS,
     OPERATOR,
     OWN,
     SHARD,
@@ -132,11 +131,6 @@ from common.streams.subjects import (
     check,
     check_package,
     checked,
-    control,
-    delete_alias,
-    delete_package,
-    delete_tenant,
-    delete_webhook,
     events,
     executor_now,
     failed,
@@ -144,31 +138,18 @@ from common.streams.subjects import (
     job,
     lease_done,
     lease_order,
-    move_pool,
     open_group,
     package_checked,
     pool_of,
-    preview,
-    prune,
     queue,
     replies,
-    resend,
     sample,
     samples,
     scored,
     sent_by,
     serve,
     served,
-    set_access,
-    set_alias,
-    set_budget,
-    set_price,
-    set_tenant,
-    set_webhook,
-    submit,
     turn,
-    upload,
-    upload_file,
     value_subject,
     weight_updated,
 )

@@ -1,93 +1,9 @@
 """Subjects, one function for each."""
 
-from typing import Literal
-
-JOB_VERBS = (
-    *("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune", "upload", "upload-file", "delete-package"),
-    *("set-alias", "delete-alias", "set-webhook", "delete-webhook"),
-    *("set-tenant", "delete-tenant", "set-price", "set-budget", "set-access", "move-pool"),
-)
-
 
 def job(verb: str, tenant: str | None) -> str:
     """Subject of a job. `tenant`: None for a job that concerns no tenant, or all."""
     return f"jobs.{verb}.{tenant or EVERY_TENANT}"
-
-
-def submit(tenant: str) -> str:
-    return f"jobs.submit.{tenant}"
-
-
-def control(verb: Literal["cancel", "pause", "resume", "delete"], tenant: str) -> str:
-    return f"jobs.{verb}.{tenant}"
-
-
-def resend(tenant: str) -> str:
-    return f"jobs.resend.{tenant}"
-
-
-def set_tenant(tenant: str | None) -> str:
-    """`tenant`: None for the default limits."""
-    return f"jobs.set-tenant.{tenant or EVERY_TENANT}"
-
-
-def set_budget(tenant: str) -> str:
-    return f"jobs.set-budget.{tenant}"
-
-
-def set_access(tenant: str | None) -> str:
-    """`tenant`: None for the operators' own keys."""
-    return f"jobs.set-access.{tenant or EVERY_TENANT}"
-
-
-def set_price() -> str:
-    """The subject names no tenant: prices belong to none."""
-    return f"jobs.set-price.{EVERY_TENANT}"
-
-
-def move_pool() -> str:
-    """The subject names no tenant: pools belong to none."""
-    return f"jobs.move-pool.{EVERY_TENANT}"
-
-
-def delete_tenant(tenant: str) -> str:
-    return f"jobs.delete-tenant.{tenant}"
-
-
-def preview(tenant: str) -> str:
-    return f"jobs.preview.{tenant}"
-
-
-def prune(tenant: str) -> str:
-    return f"jobs.prune.{tenant}"
-
-
-def upload(tenant: str) -> str:
-    return f"jobs.upload.{tenant}"
-
-
-def upload_file(tenant: str) -> str:
-    return f"jobs.upload-file.{tenant}"
-
-
-def delete_package(tenant: str) -> str:
-    return f"jobs.delete-package.{tenant}"
-
-
-def set_alias(tenant: str) -> str:
-    return f"jobs.set-alias.{tenant}"
-
-
-def delete_alias(tenant: str) -> str:
-    return f"jobs.delete-alias.{tenant}"
-
-
-def set_webhook(tenant: str) -> str:
-    return f"jobs.set-webhook.{tenant}"
-
-
-def delete_webhook(tenant: str) -> str:
-    return f"jobs.delete-webhook.{tenant}"
 
 
 def sent_by(job: str, key: str) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import replace
 
 import structlog
@@ -65,11 +65,9 @@ class HostedEnvironment:
         check_argument(name, known.arguments)
         return known.components
 
-    async def run(self, job: EnvironmentJob) -> AsyncGenerator[list[tuple[int, Outcome]], None]:
+    def run(self, job: EnvironmentJob) -> AsyncGenerator[list[tuple[int, Outcome]], None]:
         """(position in `job.calls`, outcome) of every call, in lists as they become ready."""
-        async with aclosing(as_completed_batches(self._run_one(job, position) for position in range(len(job.calls)))) as batches:
-            async for batch in batches:
-                yield batch
+        return as_completed_batches(self._run_one(job, position) for position in range(len(job.calls)))
 
     async def _run_one(self, job: EnvironmentJob, position: int) -> tuple[int, Outcome]:
         try:

@@ -9,14 +9,13 @@ end of its last task, or eviction, least recently used first. States travel with
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
 from common.errors import MarlaasError, Unavailable
 from common.fairness.fair_queue import Claimant
 from common.fairness.fair_slots import FairSlots
 from common.messages import BlobRef
-from common.resilience.event_loop import TaskSet
+from common.resilience.event_loop import TaskSet, is_set_within
 from env_svc.calls import EnvironmentJob, Outcome, failed
 from env_svc.completion import as_completed_batches
 from env_svc.errors import WrongOptions
@@ -66,14 +65,11 @@ class OwnHosts:
         """Number of environments that wait for a place."""
         return self._places.waiting
 
-    async def run(
+    def run(
         self, key: OwnEnvironmentKey, wheel: BlobRef, job: EnvironmentJob, check_weights: CheckWeights
     ) -> AsyncGenerator[list[tuple[int, Outcome]], None]:
         """(position in `job.calls`, outcome) of every call, in lists as they become ready. Raises: Unavailable if the wheel is."""
-        work = (self._run_one(key, wheel, job, position, check_weights) for position in range(len(job.calls)))
-        async with aclosing(as_completed_batches(work)) as batches:
-            async for batch in batches:
-                yield batch
+        return as_completed_batches(self._run_one(key, wheel, job, position, check_weights) for position in range(len(job.calls)))
 
     async def examine(self, key: OwnEnvironmentKey, wheel: BlobRef, claimant: Claimant) -> Hello:
         """An environment's description of itself, from a process started only for this. Raises: as `OwnSandboxes.start`."""
@@ -201,9 +197,7 @@ class OwnHosts:
         opened = time.monotonic()
         ends_at = opened + self._bounds.slice_s
         while host.calls and (time.monotonic() < ends_at or not self._places.waiting):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(1.0, self._bounds.slice_s)):
-                    await host.idle.wait()
+            await is_set_within(host.idle, min(1.0, self._bounds.slice_s))
         host.close()
         closed = time.monotonic()
         await host.vacant.wait()

@@ -84,6 +84,8 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: described | {"description": HTTPStatus(status).phrase} for status in statuses}
 
 
+COMMON = responses(400, 401, 403, 429, 503)
+"""Errors of every route that takes a key."""
 Render = Callable[[Problem], Response]
 
 

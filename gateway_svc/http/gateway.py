@@ -14,6 +14,7 @@ from common.bus import Bus
 from common.client_api.errors import RULE, is_name
 from common.messages import SamplesAnswer, TokenTexts
 from common.messages.tenancy.access import Role
+from common.resilience.event_loop import is_set_within
 from common.runtime.health import Health
 from common.spec import Name
 from gateway_svc.access import Access, Caller
@@ -68,17 +69,9 @@ class Drain:
         """Wait until no request is in flight, for at most `drain_s` seconds."""
         self.began.set()
         last_s = min(LAST_S, drain_s / 2)
-        if not await self._is_idle_within(drain_s - last_s):
+        if not await is_set_within(self._idle, drain_s - last_s):
             self.overdue.set()
-            await self._is_idle_within(last_s)
-
-    async def _is_idle_within(self, time_s: float) -> bool:
-        try:
-            async with asyncio.timeout(time_s):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
+            await is_set_within(self._idle, last_s)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Coroutine, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol, TextIO, TypeVar
 
 import typer
 
@@ -21,7 +22,15 @@ if TYPE_CHECKING:
     from marlaas.stack.state_files import StackPlan
 
 
+class Owned(Protocol):
+    """A record of a tenant."""
+
+    @property
+    def tenant(self) -> str: ...
+
+
 T = TypeVar("T")
+R = TypeVar("R", bound=Owned)
 DEFAULT_DATA = Path(".marlaas")
 TENANT = "MARLAAS_TENANT"
 """Variable with the tenant whose tasks the commands show; without it all tenants', which a server with keys permits only to the
@@ -57,6 +66,7 @@ Url = Annotated[
     ),
 ]
 Task = Annotated[str, typer.Argument(help="Id of a task, as `marlaas ps` shows it.", callback=valid_ids)]
+Whose = Annotated[str, typer.Option("--tenant", help="Whose it is; default: the key's tenant.")]
 Wide = Annotated[bool, typer.Option("--wide", help="Print every column and whole reasons, in lines of any length.")]
 
 
@@ -155,6 +165,22 @@ def print_table(table: "Callable[[int | None], Table]", wide: bool = False) -> N
     """Print a table built for a maximum number of characters per line; None: no maximum."""
     console = open_console(wide)
     console.print(table(None if console.width == PIPE_WIDTH else console.width))
+
+
+def table_by_tenant(found: Sequence[R], columns: Sequence[str], cells: Callable[[R], Sequence[str]], width: int | None = None) -> "Table":
+    """One row per record; with a column for the tenant if there are several."""
+    from rich.table import Table
+
+    has_tenants = len({one.tenant for one in found}) > 1
+    table = Table(*(("tenant",) if has_tenants else ()), *columns, box=None, header_style="bold", width=width)
+    for one in found:
+        table.add_row(*((one.tenant,) if has_tenants else ()), *cells(one))
+    return table
+
+
+def minute(unix_s: float) -> str:
+    """The minute of a Unix time, in UTC."""
+    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M}"
 
 
 def print_found(found: Sequence[T], table: "Callable[[Sequence[T], int | None], Table]", wide: bool, otherwise: str) -> None:

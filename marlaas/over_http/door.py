@@ -16,6 +16,7 @@ from common.client_api.asking import UnknownHere
 from common.client_api.errors import ClientError, NoAnswer, TooManyJobs, WrongQuestion
 from common.client_api.protocol import Asking
 from common.messages import Event, Message
+from common.resilience.event_loop import is_set_within
 from marlaas.over_http.address import is_plain_beyond_this_machine, objection_to_gateway
 from marlaas.over_http.connection import PAUSE, Connection, Invalid, Params, no_gateway, refusal
 
@@ -59,11 +60,8 @@ class LiveEvents:
         return None
 
     async def _begin(self) -> None:
-        try:
-            async with asyncio.timeout(self._connection.patience_s + 1):
-                await self._begun.wait()
-        except TimeoutError:
-            raise NoAnswer(f"the gateway at {self._connection.shown} sends no events") from None
+        if not await is_set_within(self._begun, self._connection.patience_s + 1):
+            raise NoAnswer(f"the gateway at {self._connection.shown} sends no events")
         if not self._found.empty() and isinstance(refused := self._found.get_nowait(), ClientError):
             raise refused
 

@@ -21,6 +21,7 @@ import structlog
 
 from common.messages.lives import FAULTY_AFTER, WORKED_S
 from common.resilience.backoff import Backoff
+from common.resilience.event_loop import is_set_within
 from marlaas.stack import os_processes
 from marlaas.stack.preloading import ForkedProcess, Parent
 from marlaas.stack.servers import HOST, Command, free_port
@@ -93,9 +94,7 @@ class SupervisedProcess:
                 self.settled.set()
                 return
             pause_s = self._count_death(outcome)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._stopping.wait()
+            await is_set_within(self._stopping, pause_s)
         self._set("stopped")
 
     def stop(self) -> None:

@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from common import streams
 from common.access.folder import SYSTEM, SigningKeys
 from common.access.roles import ADMIN
-from common.bus import NO_FILES, Bus, Outgoing, TlsFiles
+from common.bus import NO_FILES, Bus, TlsFiles
 from common.client_api.asking import Door, result_of
 from common.client_api.errors import ClientError, NoAnswer
 from common.messages import AccessAnswer, AskAccess, KeyRecord, SetAccess, TenantAccess
@@ -80,5 +79,4 @@ async def record(door: Door, tenant: str, **changes: Any) -> None:
     """Record changes, the fields of `SetAccess`. Raises: ClientError with the reasons; NoAnswer."""
     named = None if tenant == ADMIN else tenant
     request = SetAccess(tenant=named, request=secrets.token_hex(6), **changes)
-    out, whose = Outgoing(streams.set_access(named), request, f"set-access:{request.request}"), named or streams.EVERY_TENANT
-    await result_of(door, out, whose, request.request, TIMEOUT_S)
+    await result_of(door, "set-access", named, request, request.request, TIMEOUT_S)

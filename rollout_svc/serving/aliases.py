@@ -5,13 +5,13 @@ are dropped while the engine is parked are loaded right after its wake.
 """
 
 import asyncio
-from contextlib import suppress
 
 import structlog
 
 from common.bus import Bus, FollowedBucket
 from common.errors import Reject, Retry
 from common.messages import AdapterRef, KnownAlias
+from common.resilience.event_loop import is_set_within
 from common.streams import ALIASES_BUCKET
 from rollout_svc.adapters import Adapters
 
@@ -54,9 +54,7 @@ class KeptAliases:
 
     async def _load(self) -> None:
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(AGAIN_S):
-                    await self._missing.wait()
+            await is_set_within(self._missing, AGAIN_S)
             self._missing.clear()
             await self.load()
 

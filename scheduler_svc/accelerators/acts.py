@@ -59,6 +59,7 @@ class Acts:
         await lease_epoch(self._bus, row.accelerator)
         if time.monotonic() - asked_s > LATE_S:
             self._reports.excuse(self._bus.clock.now_s())
+            self._changed()
         elif row is seen.standing.holder:
             await self.end(seen, SliceEnd.DIED)
         else:
@@ -67,7 +68,7 @@ class Acts:
                 await executors.record_absence(tx.connection, row.accelerator, row.executor)
                 await book_ended(tx, row.accelerator, row.executor, row.pool, until=seen.standing.epoch, use=Use())
             log.warning("executor_gone", accelerator=row.accelerator, executor=row.executor)
-        self._changed()
+            self._changed()
 
     async def park_held(self, seen: AcceleratorSnapshot) -> None:
         for park in seen.held_on_device:

@@ -30,22 +30,21 @@ from common.messages.asks import PAGE_BYTES
 from scheduler_svc.accelerators.decisions.load import Trajectory, occupancy
 from scheduler_svc.accelerators.decisions.tiers import Rates, prior_s
 from scheduler_svc.accelerators.decisions.waits import AcceleratorWait, misfit
-from scheduler_svc.tenancy.question import Question, page
+from scheduler_svc.tenancy.question import Question, fitting, page
 
 
 async def answer_executors(question: Question, request: AskExecutors) -> ExecutorsAnswer:
     async with question.reading() as connection:
         found = await shown_executors(connection, request.pool, for_operator=question.tenant is None)
     deepest = {name: pool.deepest_tier for name, pool in question.sources.pools.items()}
-    return ExecutorsAnswer(executors=page([one.model_copy(update={"deepest": deepest.get(one.pool)}) for one in found]))
+    return ExecutorsAnswer(executors=fitting([one.model_copy(update={"deepest": deepest.get(one.pool)}) for one in found]))
 
 
 async def answer_slices(question: Question, request: AskSlices) -> SlicesAnswer:
     """Slices, newest first. A tenant gets the slices that served its tasks, with its own shares only."""
     async with question.reading() as connection:
         found = await _slices(connection, question.tenant, request)
-    kept = page(found)
-    has_more = len(kept) < len(found) or len(found) == request.most
+    kept, has_more = page(found, request.most)
     return SlicesAnswer(slices=kept, before=kept[-1].number if has_more else None)
 
 
@@ -53,7 +52,7 @@ async def answer_moves(question: Question, _: AskMoves) -> MovesAnswer:
     """All measured moves. Raises: Reject for a tenant."""
     _require_operator(question, "moves")
     async with question.reading() as connection:
-        return MovesAnswer(moves=page(await _moves(connection)))
+        return MovesAnswer(moves=fitting(await _moves(connection)))
 
 
 async def answer_trace(question: Question, request: AskTrace) -> TraceAnswer:

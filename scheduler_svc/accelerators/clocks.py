@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common import streams
 from common.accelerators import executor_name
 from common.messages import PoolClock
-from scheduler_svc.base.transaction import OutboxMessage, Transaction
+from scheduler_svc.base.transaction import Transaction
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def _post(tx: Transaction, clock: Clock | None) -> None:
     if clock is not None:
         since_s = None if clock.since_ms is None else clock.since_ms / 1000
         message = PoolClock(parked_s=clock.parked_ms / 1000, parked_since_s=since_s)
-        tx.post([OutboxMessage(streams.value_subject(streams.CLOCKS_BUCKET, clock.pool), message, "", as_json=True)])
+        tx.post_value(streams.CLOCKS_BUCKET, clock.pool, message)
 
 
 _SINCE = "(extract(epoch FROM parked_since) * 1000)::bigint AS since_ms"

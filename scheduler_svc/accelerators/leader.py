@@ -10,7 +10,6 @@ next executor wakes only when the device is free. Without NATS no decision is ma
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 import structlog
 from pydantic import JsonValue
@@ -22,6 +21,7 @@ from common.bus import Bus
 from common.bus.requests import Listening
 from common.errors import Fatal, Retry
 from common.periodic import run_forever
+from common.resilience.event_loop import is_set_within
 from scheduler_svc.accelerators import clocks
 from scheduler_svc.accelerators.acts import ACTS, LATE_S, Acts
 from scheduler_svc.accelerators.conditions import Condition, condition_of
@@ -160,9 +160,7 @@ class Leader:
 
     async def _wait(self, until_s: float) -> None:
         """Wait until a change, or until `until_s` in NATS time."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, until_s - self._bus.clock.now_s())):
-                await self._stirred.wait()
+        await is_set_within(self._stirred, max(0.0, until_s - self._bus.clock.now_s()))
 
     async def _decide(self, standing: AcceleratorState) -> float:
         """Act on one accelerator's condition; returns the NATS time of the next decision if nothing changes until then."""

@@ -20,6 +20,7 @@ from common.caches import LRUCache
 from common.limits import LIMITS
 from common.messages import AuditLine
 from common.messages.tenancy.access import Reason, Via
+from common.messages.verbs import JOBS
 
 PUBLIC_KEY = re.compile(r"U[A-Z2-7]{55}")
 DOWNLOADS = ("adapter", "chunk")
@@ -84,7 +85,7 @@ def actor_of(subject: str, sequence: int | None) -> Actor:
     """Sender of the job `jobs.<verb>.<tenant>[.<key>]`. A NATS server with keys permits the longer subject to that key only."""
     _, verb, tenant, key = (streams.token(subject, place) or "" for place in range(4))
     known = key if PUBLIC_KEY.fullmatch(key) else ""
-    shown = verb if verb in streams.JOB_VERBS else "unknown"
+    shown = verb if verb in JOBS else "unknown"
     return Actor(tenant, shown, "key" if known else "short form", known, job=sequence)
 
 

@@ -29,8 +29,6 @@ class OutboxMessage:
     message: Message
     message_id: str
     headers: dict[str, str] = field(default_factory=dict)
-    as_json: bool = False
-    """Key-value entries are JSON, readable by any NATS client."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +56,17 @@ class Transaction:
     def post(self, messages: Sequence[OutboxMessage]) -> None:
         """Publish the messages once the transaction is committed. Raises: Reject if one is too large for NATS."""
         for each in messages:
-            body = each.message.model_dump_json().encode() if each.as_json else each.message.encode()
-            self.outbox.post_encoded(each.subject, body, each.message_id, {KIND_HEADER: each.message.kind, **each.headers})
+            headers = {KIND_HEADER: each.message.kind, **each.headers}
+            self.outbox.post_encoded(each.subject, each.message.encode(), each.message_id, headers)
+
+    def post_value(self, bucket: str, key: str, value: Message) -> None:
+        """Set an entry of a bucket once the transaction is committed; as JSON, readable by any NATS client. Raises: as `post`."""
+        body = value.model_dump_json().encode()
+        self.outbox.post_encoded(streams.value_subject(bucket, key), body, "", {KIND_HEADER: value.kind})
+
+    def post_deletion(self, bucket: str, key: str) -> None:
+        """Delete an entry of a bucket once the transaction is committed."""
+        self.outbox.post_encoded(streams.value_subject(bucket, key), b"", "", {"KV-Operation": "DEL"})
 
     def emit_event(self, tenant: str, task: str, event: str, data: dict[str, JsonValue] | None = None) -> None:
         """Record an event, and publish it once the transaction is committed."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import delete, func, select, text, tuple_, update
+from sqlalchemy import ColumnElement, delete, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert as insert_or
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -157,17 +157,10 @@ async def record(connection: AsyncConnection, sent: Due, status: int | None, rea
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
-async def page(connection: AsyncConnection, tenant: str | None, name: str | None, after: tuple[str, str], *, most: int) -> list[WebhookOf]:
-    """Up to `most` webhooks above `after`, (tenant, name), in that order, each with its latest messages.
-
-    `tenant`, `name`: None for any.
-    """
+async def page(connection: AsyncConnection, *where: ColumnElement[bool], most: int) -> list[WebhookOf]:
+    """Webhooks of all tenants that meet the conditions, ordered by tenant and name, at most `most`, each with its latest messages."""
     columns = (webhooks.c.tenant, webhooks.c.name, webhooks.c.url, webhooks.c.events, webhooks.c.changed_at, webhooks.c.dropped)
-    found = select(*columns).where(tuple_(webhooks.c.tenant, webhooks.c.name) > after)
-    found = found.order_by(webhooks.c.tenant, webhooks.c.name).limit(most)
-    for column, value in ((webhooks.c.tenant, tenant), (webhooks.c.name, name)):
-        if value is not None:
-            found = found.where(column == value)
+    found = select(*columns).where(*where).order_by(webhooks.c.tenant, webhooks.c.name).limit(most)
     shown: list[WebhookOf] = []
     for row in (await connection.execute(found)).all():
         of_it = (webhook_deliveries.c.tenant == row.tenant, webhook_deliveries.c.webhook == row.name)

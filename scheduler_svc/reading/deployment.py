@@ -37,12 +37,13 @@ async def answer_envs(question: Question, request: AskDeployment) -> Environment
         found = await _live_environment_services(connection)
         families = {family for report in found for family in report.families}
         own = await own_environments.packages_after(connection, question.tenant, families, after=request.after, most=PAGE_SIZE)
-    names, kept = {name for report in found for name in report.environments}, page(own)
+    names = {name for report in found for name in report.environments}
+    kept, has_more = page(own, PAGE_SIZE)
     return EnvironmentsAnswer(
         environments=sorted(names),
         sandboxes=sorted({report.sandbox or NO_SANDBOX for report in found}),
         packages=kept,
-        has_more=len(kept) < len(own) or len(own) == PAGE_SIZE,
+        has_more=has_more,
     )
 
 

@@ -16,7 +16,7 @@ from common.messages import (
 )
 from common.messages.asks import PAGE_BYTES
 from scheduler_svc.base.tables import dead_letters, deleted_tasks, event_numbers, events, tasks
-from scheduler_svc.tenancy.question import Question, page
+from scheduler_svc.tenancy.question import Question, fitting, page
 
 PAGE_SIZE = 200
 """Maximum rows per page, even if more would fit: one question must not occupy a replica for long."""
@@ -32,7 +32,7 @@ async def answer_events(question: Question, request: AskEvents) -> EventsAnswer:
         if tenant is None:
             return EventsAnswer(events=[], last=0)
         found, last = await _events_after(connection, tenant, request.task, request.after, most=PAGE_SIZE)
-    return EventsAnswer(events=page([_fitting(event) for event in found]), last=last)
+    return EventsAnswer(events=fitting([_fitting(event) for event in found]), last=last)
 
 
 async def _tenant_of(connection: AsyncConnection, task: str) -> str | None:
@@ -48,8 +48,8 @@ def _fitting(event: Event) -> Event:
 async def answer_failures(question: Question, request: AskFailures) -> FailuresAnswer:
     async with question.reading() as connection:
         found = await _failures(connection, question.tenant, request.task, after=request.after, most=PAGE_SIZE)
-    kept = page(found)
-    return FailuresAnswer(failures=kept, has_more=len(kept) < len(found) or len(found) == PAGE_SIZE)
+    kept, has_more = page(found, PAGE_SIZE)
+    return FailuresAnswer(failures=kept, has_more=has_more)
 
 
 async def _events_after(connection: AsyncConnection, tenant: str, task: str, number: int, *, most: int) -> tuple[list[Event], int]:

@@ -57,8 +57,8 @@ async def answer_steps(question: Question, request: AskSteps) -> StepsAnswer:
     async with question.reading() as connection:
         task = await _task(connection, question, request.task)
         found = await progress.steps_after(connection, task.id, request.after, request.every, most=PAGE_SIZE)
-    kept = page(found)
-    return StepsAnswer(steps=kept, has_more=len(kept) < len(found) or len(found) == PAGE_SIZE)
+    kept, has_more = page(found, PAGE_SIZE)
+    return StepsAnswer(steps=kept, has_more=has_more)
 
 
 async def answer_versions(question: Question, request: AskVersions) -> VersionsAnswer:
@@ -68,9 +68,9 @@ async def answer_versions(question: Question, request: AskVersions) -> VersionsA
         stored = await progress.stored_versions(connection, task.id)
         best = await progress.best_of(connection, task, stored)
         found = await progress.versions_after(connection, task, request.after, best, most=PAGE_SIZE)
-    kept = page(found)
+    kept, has_more = page(found, PAGE_SIZE)
     latest = task.version if task.version in stored else None
-    return VersionsAnswer(versions=kept, best=best, latest=latest, has_more=len(kept) < len(found) or len(found) == PAGE_SIZE)
+    return VersionsAnswer(versions=kept, best=best, latest=latest, has_more=has_more)
 
 
 async def answer_evaluations(question: Question, request: AskEvaluations) -> EvaluationsAnswer:
@@ -80,15 +80,14 @@ async def answer_evaluations(question: Question, request: AskEvaluations) -> Eva
         task = await _task(connection, question, request.task)
         best = await progress.best_of(connection, task, await progress.stored_versions(connection, task.id))
         found = await progress.evaluations_after(connection, task, after, best, most=EVALUATIONS_PAGE_SIZE)
-    kept = page(found)
-    return EvaluationsAnswer(evaluations=kept, has_more=len(kept) < len(found) or len(found) == EVALUATIONS_PAGE_SIZE)
+    kept, has_more = page(found, EVALUATIONS_PAGE_SIZE)
+    return EvaluationsAnswer(evaluations=kept, has_more=has_more)
 
 
 async def answer_timeline(question: Question, request: AskTimeline) -> TimelineAnswer:
     async with question.reading() as connection:
         found, cursors = await _step_times(connection, question.tenant, request, most=TIMELINE_PAGE_SIZE)
-    kept = page(found)
-    has_more = len(kept) < len(found) or len(found) == TIMELINE_PAGE_SIZE
+    kept, has_more = page(found, TIMELINE_PAGE_SIZE)
     return TimelineAnswer(tasks=[one for one in kept if one.steps], cursor=cursors[len(kept) - 1] if has_more else None)
 
 

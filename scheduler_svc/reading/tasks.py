@@ -50,8 +50,7 @@ async def answer_tasks(question: Question, request: AskTasks) -> TasksAnswer:
     """A page of statuses. Raises: Reject if the cursor belongs to another sort order."""
     async with question.reading() as connection:
         found = await _statuses(connection, question.tenant, request)
-    kept = page([one.status for one in found])
-    has_more = len(kept) < len(found) or len(found) == request.most
+    kept, has_more = page([one.status for one in found], request.most)
     return TasksAnswer(tasks=kept, cursor=found[len(kept) - 1].cursor if has_more else None)
 
 

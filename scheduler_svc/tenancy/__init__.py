@@ -7,6 +7,7 @@ rates.py     jobs and asks per minute, and jobs beyond a tenant's rate
 shares.py    tokens consumed and work in flight, by tenant and task
 tenants.py   rows of tenants, and jobs that change their settings
 question.py  Question: the tenant of an ask, and the sources of its answer
+requests.py  jobs about no task: their answers and refusals
 billing/     prices, budgets, ledger, invoices
 webhooks/    messages to URLs of tenants
 decisions/   pure functions

@@ -4,17 +4,16 @@ The operator's command updates NATS itself, since it has the signing keys.
 """
 
 import structlog
-from pydantic import JsonValue
 
 from common import streams
-from common.bus import Bus, Delivery
+from common.bus import Bus
 from common.errors import Reject, Undeclared
 from common.messages import AccessAnswer, AskAccess, AskAudit, AuditAnswer, SetAccess
 from scheduler_svc.base import audit
-from scheduler_svc.base.audit import accepted, refused
-from scheduler_svc.base.context import HandlerContext, sender_of
+from scheduler_svc.base.audit import accepted
 from scheduler_svc.tenancy import keys
 from scheduler_svc.tenancy.question import Question, page
+from scheduler_svc.tenancy.requests import Answering, Refusal
 
 FULL_SHARE = 0.9
 """Fill level of the HTTP keys' bucket from which no key is added. A full bucket would block the outbox."""
@@ -24,24 +23,19 @@ TENANTS_PAGE_SIZE, AUDIT_PAGE_SIZE = 50, 500
 log = structlog.get_logger()
 
 
-async def set_access(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.set-access.<tenant>`. Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable."""
-    request = delivery.read(SetAccess)
-    tenant = request.tenant or streams.EVERY_TENANT
-    answer: dict[str, JsonValue] = {"request": request.request}
-    async with context.transaction() as tx:
-        try:
-            await _refuse_without_room(context.bus, request)
-            effects = await keys.set_access(tx, request)
-            if request.tenant and request.account:
-                await _declare_jobs(context.bus, request.tenant)
-            tx.record(*(accepted(sender_of(delivery), one.target, one.detail, verb=one.verb) for one in effects))
-            added = request.add and request.add.key
-            log.info("access_set", tenant=tenant, account=request.account, added=added, revoked=request.revoke, suspended=request.suspended)
-        except Reject as error:
-            answer["reasons"] = [str(error)]
-            tx.record(refused(sender_of(delivery), str(error)))
-        tx.emit_event(tenant, "none", "access", answer)
+async def set_access(answer: Answering, request: SetAccess) -> None:
+    """Handle a job of `jobs.set-access.<tenant>`. Raises: Refusal."""
+    try:
+        await _refuse_without_room(answer.context.bus, request)
+        effects = await keys.set_access(answer.tx, request)
+        if request.tenant and request.account:
+            await _declare_jobs(answer.context.bus, request.tenant)
+    except Reject as error:
+        raise Refusal(str(error)) from None
+    answer.tx.record(*(accepted(answer.by, one.target, one.detail, verb=one.verb) for one in effects))
+    answer.emit({})
+    changes = {"account": request.account, "revoked": request.revoke, "suspended": request.suspended}
+    log.info("access_set", tenant=answer.tenant, added=request.add and request.add.key, **changes)
 
 
 async def _declare_jobs(bus: Bus, tenant: str) -> None:
@@ -63,14 +57,12 @@ async def _refuse_without_room(bus: Bus, request: SetAccess) -> None:
 async def answer_access(question: Question, request: AskAccess) -> AccessAnswer:
     async with question.reading() as connection:
         found = await keys.accesses(connection, question.tenant, after=request.cursor, most=TENANTS_PAGE_SIZE)
-    kept = page(found)
-    has_more = question.tenant is None and (len(kept) < len(found) or len(found) >= TENANTS_PAGE_SIZE)
-    return AccessAnswer(tenants=kept, cursor=kept[-1].tenant if has_more else None)
+    kept, has_more = page(found, TENANTS_PAGE_SIZE)
+    return AccessAnswer(tenants=kept, cursor=kept[-1].tenant if has_more and question.tenant is None else None)
 
 
 async def answer_audit(question: Question, request: AskAudit) -> AuditAnswer:
     async with question.reading() as connection:
         found = await audit.lines(connection, question.tenant, request.since, after=request.cursor, most=AUDIT_PAGE_SIZE)
-    kept = page(found)
-    has_more = len(kept) < len(found) or len(found) == AUDIT_PAGE_SIZE
+    kept, has_more = page(found, AUDIT_PAGE_SIZE)
     return AuditAnswer(lines=kept, cursor=kept[-1].number if has_more else None)

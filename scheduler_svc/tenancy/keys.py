@@ -14,7 +14,7 @@ from common.limits import IN_ACCOUNT, LIMITS
 from common.messages import HttpKey, KeyRecord, NewKey, SetAccess, TenantAccess
 from common.messages.tenancy.access import MAX_KEYS
 from scheduler_svc.base.tables import keys, tenants
-from scheduler_svc.base.transaction import OutboxMessage, Transaction
+from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy.limits import WITH_LIMITS, limit_of
 
 SUSPENSIONS = ("suspend-tenant", "end-suspension")
@@ -66,11 +66,10 @@ async def revoke_all(tx: Transaction, tenant: str) -> list[Effect]:
 def post_http_keys(tx: Transaction, found: Iterable[RecordedHttpKey]) -> None:
     """Publish valid keys to the bucket, and remove the others from it."""
     for each in found:
-        subject = streams.value_subject(streams.HTTP_KEYS_BUCKET, each.value.digest)
         if each.is_valid:
-            tx.post([OutboxMessage(subject, each.value, "", as_json=True)])
+            tx.post_value(streams.HTTP_KEYS_BUCKET, each.value.digest, each.value)
         else:
-            tx.outbox.post_encoded(subject, b"", "", {"KV-Operation": "DEL"})
+            tx.post_deletion(streams.HTTP_KEYS_BUCKET, each.value.digest)
 
 
 async def _post_changed(tx: Transaction, effects: Sequence[Effect]) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from pydantic import BaseModel
+from sqlalchemy import ColumnElement, Table, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
@@ -16,6 +17,7 @@ from common.bus import Bus, FullStream
 from common.errors import Reject
 from common.messages import AliasOf, ReplicaReport, TroubleOf, WebhookOf
 from common.messages.asks import PAGE_BYTES
+from common.messages.tenancy.named import AskNamed
 from common.pools import Pools
 from scheduler_svc.base.audit import Actor, Downloads
 from scheduler_svc.base.database import Database
@@ -28,6 +30,7 @@ PATIENCE_S = 8.0
 """Maximum seconds of a query: a client waits a little longer."""
 
 V = TypeVar("V", bound=BaseModel)
+N = TypeVar("N", AliasOf, WebhookOf)
 
 
 class Unknown(Reject):
@@ -106,18 +109,20 @@ class Question:
         return Unknown(f"no task '{task}'" + (f" of tenant '{self.tenant}'" if self.tenant else ""))
 
 
-def names_after(cursor: str) -> tuple[str, str]:
-    """Tenant and name of the last row that the client has; inverse of `cursor_of_names`."""
-    tenant, _, name = cursor.partition("/")
-    return tenant, name
+def named_rows(table: Table, tenant: str | None, asked: AskNamed) -> list[ColumnElement[bool]]:
+    """Conditions for the rows that a question asks for, of `tenant`, or of all (None). `table`: has the columns `tenant` and `name`."""
+    last, _, name = asked.after.partition("/")
+    given = ((table.c.tenant, tenant), (table.c.name, asked.name))
+    return [tuple_(table.c.tenant, table.c.name) > (last, name), *(column == value for column, value in given if value is not None)]
 
 
-def cursor_of_names(kept: Sequence[AliasOf | WebhookOf], found: int, most: int) -> str | None:
-    """Cursor after the page `kept`; None if it was the last. `found`: number of rows read, at most `most`."""
-    return f"{kept[-1].tenant}/{kept[-1].name}" if len(kept) < found or found == most else None
+def page(found: Sequence[V], most: int) -> tuple[list[V], bool]:
+    """The first rows of `found` that fit an answer, and whether there may be more. `found`: at most `most` rows."""
+    kept = fitting(found)
+    return kept, len(kept) < len(found) or len(found) >= most
 
 
-def page(found: Sequence[V]) -> list[V]:
+def fitting(found: Sequence[V]) -> list[V]:
     """The first rows of `found` that fit an answer; at least one if there is any."""
     size, kept = 0, list[V]()
     for one in found:
@@ -126,3 +131,9 @@ def page(found: Sequence[V]) -> list[V]:
             break
         kept.append(one)
     return kept
+
+
+def page_of_names(found: Sequence[N], most: int) -> tuple[list[N], str | None]:
+    """As `page`, for rows of `named_rows`; with the cursor after the page, None if it was the last."""
+    kept, has_more = page(found, most)
+    return kept, f"{kept[-1].tenant}/{kept[-1].name}" if has_more else None

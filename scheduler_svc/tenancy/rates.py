@@ -19,40 +19,22 @@ from common.bus import Delivery
 from common.limits import NO_LIMIT, Limit, sentence
 from common.messages import (
     ControlTask,
-    DeleteAlias,
-    DeletePackage,
-    DeleteWebhook,
-    PreviewTask,
-    PruneTasks,
     ResendLetter,
-    SetAlias,
-    SetWebhook,
     SubmitTask,
-    UploadFile,
-    UploadPackage,
 )
+from common.messages.jobs import TenantRequest
+from common.messages.verbs import JOBS
 from common.streams import EVERY_TENANT
 from scheduler_svc.base.audit import refused
 from scheduler_svc.base.context import sender_of, verb_of
 from scheduler_svc.base.transaction import Transaction
+from scheduler_svc.tenancy.requests import EVENTS
 
 RequestKind = Literal["jobs", "asks"]
 ABOUT_TASKS: dict[str, type[SubmitTask | ControlTask]] = {"submit": SubmitTask} | dict.fromkeys(
     ("cancel", "pause", "resume", "delete"), ControlTask
 )
-ABOUT_NO_TASK = {
-    "preview": (PreviewTask, "previewed"),
-    "prune": (PruneTasks, "pruned"),
-    "upload": (UploadPackage, "package"),
-    "upload-file": (UploadFile, "package"),
-    "delete-package": (DeletePackage, "package-deleted"),
-    "set-alias": (SetAlias, "alias"),
-    "delete-alias": (DeleteAlias, "alias"),
-    "set-webhook": (SetWebhook, "webhook"),
-    "delete-webhook": (DeleteWebhook, "webhook"),
-}
-"""Verb → its job model, and the event that answers it."""
-COUNTED = {*ABOUT_TASKS, *ABOUT_NO_TASK, "resend"}
+COUNTED = {*JOBS} - {"set-tenant", "delete-tenant", "set-price", "set-budget", "set-access", "move-pool"}
 """Verbs that a rate counts. Operators' verbs are unlimited: one of them raises the limit."""
 LIMIT_OF: dict[RequestKind, Limit] = {"jobs": "jobs_per_minute", "asks": "asks_per_minute"}
 
@@ -142,8 +124,8 @@ def _refuse(tx: Transaction, delivery: Delivery, reason: str) -> None:
         letter = delivery.read(ResendLetter)
         tx.emit_event(letter.tenant, "none", "rejected", {"letter": letter.letter, "reasons": [reason]})
     else:
-        model, event = ABOUT_NO_TASK[verb]
-        request = delivery.read(model)
+        request, event = delivery.read(JOBS[verb]), EVENTS[verb]
+        assert isinstance(request, TenantRequest)
         code: dict[str, JsonValue] = {"code": "busy"} if event in ("alias", "webhook") else {}
         tx.emit_event(request.tenant, "none", event, {"request": request.request, **code, "reasons": [reason]})
 

@@ -7,18 +7,17 @@ from pydantic import JsonValue
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.bus import Delivery
 from common.limits import LIMITS, NO_LIMIT, Limit
 from common.messages import SetTenant
 from common.streams import EVERY_TENANT
 from scheduler_svc.base import deleted
-from scheduler_svc.base.audit import accepted, refused
-from scheduler_svc.base.context import HandlerContext, sender_of
+from scheduler_svc.base.audit import accepted
 from scheduler_svc.base.states import LIVE
 from scheduler_svc.base.tables import tasks, tenants
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy import limits, rates
 from scheduler_svc.tenancy.decisions.expiry import KINDS
+from scheduler_svc.tenancy.requests import Answering, Refusal
 from scheduler_svc.tenancy.shares import work_in_flight
 
 DAYS = tuple(f"{kind}_days" for kind in KINDS)
@@ -97,20 +96,13 @@ async def _set_limits(connection: AsyncConnection, tenant: str, values: Mapping[
     await connection.execute(update(tasks).where(*of_it, tasks.c.state.in_(LIVE)).values(priority=wanted))
 
 
-async def set_tenant(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.set-tenant.<tenant>`; one without changes only asks for the settings, and adds no audit row.
-
-    Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable.
-    """
-    request = delivery.read(SetTenant)
-    subject, changes = request.tenant or EVERY_TENANT, _changes(request)
-    async with context.transaction() as tx:
-        changed = await (_set_defaults(tx, request) if request.tenant is None else _set_tenant(tx, request, request.tenant))
-        if "reasons" in changed:
-            tx.record(refused(sender_of(delivery), "tenant"))
-        elif changes:
-            tx.record(accepted(sender_of(delivery), subject, changes))
-        tx.emit_event(subject, "none", "tenant", {"request": request.request} | changed)
+async def set_tenant(answer: Answering, request: SetTenant) -> None:
+    """Handle a job of `jobs.set-tenant.<tenant>`; one without changes only reads the settings, without an audit row. Raises: Refusal."""
+    tx = answer.tx
+    changed = await (_set_defaults(tx, request) if request.tenant is None else _set_tenant(tx, request, request.tenant))
+    if changes := _changes(request):
+        tx.record(accepted(answer.by, answer.tenant, changes))
+    answer.emit(changed)
 
 
 def _changes(request: SetTenant) -> dict[str, JsonValue]:
@@ -131,11 +123,12 @@ async def _set_defaults(tx: Transaction, request: SetTenant) -> dict[str, JsonVa
 
 
 async def _set_tenant(tx: Transaction, request: SetTenant, tenant: str) -> dict[str, JsonValue]:
+    """Change the tenant; returns all its values. Raises: Refusal."""
     found = await find_tenant(tx.connection, tenant)
     if await deleted.find_tenant(tx.connection, tenant) is not None:
-        return {"reasons": [f"tenant: '{tenant}' is deleted"]}
+        raise Refusal(f"tenant: '{tenant}' is deleted")
     if found is None:
-        return {"reasons": [f"tenant: no tenant '{tenant}'; there is one from its first task on"]}
+        raise Refusal(f"tenant: no tenant '{tenant}'; there is one from its first task on")
     if given := _given(request):
         await tx.connection.execute(update(tenants).where(tenants.c.id == tenant).values(given))
     own: dict[Limit, int | None] = {one.of: NO_LIMIT if one.value is None else one.value for one in request.limits}

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from common import streams
 from common.messages import TaskStatus
-from scheduler_svc.base.transaction import OutboxMessage, Transaction
+from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.training.decisions.endings import TaskWarning
 from scheduler_svc.training.queries.progress import TaskProgress, end_of_task, progress_of
 from scheduler_svc.training.queries.tasks import Task, change, find_task
@@ -35,7 +35,7 @@ async def publish_status(tx: Transaction, task: str | Task, progress: TaskProgre
     found = await find_task(tx.connection, task) if isinstance(task, str) else task
     assert found is not None
     status = _status(found, progress or (await progress_of(tx.connection, found.id))[found.id])
-    tx.post([OutboxMessage(streams.value_subject(streams.TASKS_BUCKET, found.id), status, "", as_json=True)])
+    tx.post_value(streams.TASKS_BUCKET, found.id, status)
 
 
 def _status(task: Task, progress: TaskProgress) -> TaskStatus:

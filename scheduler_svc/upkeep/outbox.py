@@ -28,6 +28,7 @@ from common.messages import HistoryMark
 from common.periodic import run_forever
 from common.resilience import crashpoints
 from common.resilience.backoff import Backoff
+from common.resilience.event_loop import is_set_within
 from scheduler_svc.base.database import RELAY_LOCK, Database
 from scheduler_svc.base.sql import Statement, any_of, given
 from scheduler_svc.base.tables import outbox, relay
@@ -121,7 +122,7 @@ class OutboxRelay:
             while True:
                 self._woken.clear()
                 if await self._relay_some(connection, mark) < RELAY_BATCH_SIZE:
-                    await self._wait()
+                    await is_set_within(self._woken, IDLE_S)
 
     async def _deployment(self, connection: AsyncConnection) -> str:
         async with self._database.patience(), connection.begin():
@@ -151,13 +152,6 @@ class OutboxRelay:
         except Reject as error:  # a permanent refusal must not block the rows behind it
             log.error("letter_refused", subject=row.subject, message=message_id, reason=str(error))
             return 0
-
-    async def _wait(self) -> None:
-        try:
-            async with asyncio.timeout(IDLE_S):
-                await self._woken.wait()
-        except TimeoutError:
-            pass
 
 
 def disagreement(published: Relayed, mark: HistoryMark | None, last_given: int) -> str | None:

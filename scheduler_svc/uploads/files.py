@@ -135,8 +135,8 @@ async def check_files(tx: Transaction, tenant: str, spec: TaskSpec) -> None:
 async def answer_files(question: Question, request: AskFiles) -> FilesAnswer:
     async with question.reading() as connection:
         found = await _files_after(connection, question.tenant, after=request.after, file=request.file, most=PAGE_SIZE)
-    kept = page(found)
-    return FilesAnswer(files=kept, has_more=len(kept) < len(found) or len(found) == PAGE_SIZE)
+    kept, has_more = page(found, PAGE_SIZE)
+    return FilesAnswer(files=kept, has_more=has_more)
 
 
 async def answer_file_chunk(question: Question, request: AskFileChunk) -> ChunkAnswer:

@@ -24,6 +24,7 @@ from common.bus import Bus, Delivery
 from common.errors import Undeclared
 from common.fairness.fair_queue import Claimant
 from common.fairness.fair_slots import FairSlots
+from common.messages.verbs import JOBS
 from common.periodic import run_forever
 from common.spec import NAME_PATTERN
 from common.streams import Consumer
@@ -123,7 +124,7 @@ def _without_answers(consumer: Consumer, deliveries: Sequence[Delivery]) -> Sequ
     a tenant's keys can send no other such message."""
     if not streams.tenant_of(consumer.stream):
         return deliveries
-    jobs = [one for one in deliveries if verb_of(one) in streams.JOB_VERBS]
+    jobs = [one for one in deliveries if verb_of(one) in JOBS]
     if answers := len(deliveries) - len(jobs):
         log.warning("answers_among_jobs", stream=consumer.stream, answers=answers)
     return jobs

@@ -24,6 +24,7 @@ from scheduler_svc.tenancy.billing import budgets
 from scheduler_svc.tenancy.billing.budgets import set_budget
 from scheduler_svc.tenancy.billing.prices import set_price
 from scheduler_svc.tenancy.rates import within_rate
+from scheduler_svc.tenancy.requests import answered
 from scheduler_svc.tenancy.tenants import set_tenant
 from scheduler_svc.tenancy.webhooks.jobs import delete_webhook, set_webhook
 from scheduler_svc.training.accounting import join_fair_queue
@@ -43,19 +44,19 @@ OWN_TRANSACTION = {
     "delete": delete_task,
     "prune": prune_tasks,
     "preview": preview_task,
-    "set-tenant": set_tenant,
-    "set-price": set_price,
-    "set-budget": set_budget,
-    "move-pool": move_pool,
+    "set-tenant": answered(set_tenant),
+    "set-price": answered(set_price),
+    "set-budget": answered(set_budget),
+    "move-pool": answered(move_pool),
     "delete-tenant": delete_tenant,
-    "set-access": set_access,
+    "set-access": answered(set_access),
     "upload": upload_package,
     "upload-file": upload_file,
     "delete-package": delete_package,
-    "set-alias": set_alias,
-    "delete-alias": delete_alias,
-    "set-webhook": set_webhook,
-    "delete-webhook": delete_webhook,
+    "set-alias": answered(set_alias),
+    "delete-alias": answered(delete_alias),
+    "set-webhook": answered(set_webhook),
+    "delete-webhook": answered(delete_webhook),
 }
 """Verb → handler that runs in its own transaction, after the others: it reads from NATS, takes long, or only reads."""
 

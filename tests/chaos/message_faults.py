@@ -23,7 +23,7 @@ KINDS: dict[str, Callable[[str], str]] = {
     "trajectories-scored.1": lambda task: streams.scored(task, "0-0"),
     "train-batch.1": lambda task: streams.batch("tiny", task),
     "weight-updated.1": lambda task: streams.weight_updated("tiny", task),
-    "submit-task.1": lambda _: streams.submit("acme"),
+    "submit-task.1": lambda _: streams.job("submit", "acme"),
     "dead-letter.1": lambda task: streams.failed("train", task),
 }
 

@@ -41,7 +41,7 @@ async def fill(bus: Bus, folder: Path) -> BlobRef:
     await bus.declare()
     for number in range(JOBS):
         message = ControlTask(task=f"t{number}", tenant="acme")
-        await bus.publish(Outgoing(streams.control("pause", "acme"), message, f"job{number}"))
+        await bus.publish(Outgoing(streams.job("pause", "acme"), message, f"job{number}"))
     taken: list[str] = []
 
     async def take(delivery: object) -> AsyncIterator[Outgoing]:
@@ -158,7 +158,7 @@ async def test_wrong_folder_is_named_and_changes_nothing(bus: Bus, tmp_path: Pat
             [one async for one in restore(other, folder, replicas=None)]
         about.write_text(json.dumps(described))
         await other.declare()
-        await other.publish(Outgoing(streams.control("pause", "acme"), ControlTask(task="new", tenant="acme"), "new"))
+        await other.publish(Outgoing(streams.job("pause", "acme"), ControlTask(task="new", tenant="acme"), "new"))
         with pytest.raises(Reject, match="there already"):
             [one async for one in restore(other, folder, replicas=None)]
         assert await _has(other, 1)

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from common.resilience import event_loop
-from common.resilience.event_loop import LARGE_BYTES, MAX_WAIT_S, QUIET_S, own_turn
+from common.resilience.event_loop import LARGE_BYTES, MAX_WAIT_S, QUIET_S, is_set_within, own_turn
 
 
 async def test_no_two_large_bodies_are_read_in_one_turn_and_small_ones_wait_for_none() -> None:
@@ -62,3 +62,11 @@ async def test_large_bodies_wait_while_others_have_much_to_do_but_not_for_ever()
     other.cancel()
     assert time.monotonic() - began_s >= MAX_WAIT_S
     assert not other.done()
+
+
+async def test_a_wait_for_an_event_ends_with_it_or_with_its_time() -> None:
+    event = asyncio.Event()
+    assert not await is_set_within(event, 0.0)
+    asyncio.get_running_loop().call_soon(event.set)
+    assert await is_set_within(event, None)
+    assert await is_set_within(event, 0.0)

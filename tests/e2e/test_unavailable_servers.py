@@ -119,7 +119,7 @@ async def test_scheduler_waits_for_nats_and_postgres_and_continues_when_they_ret
 
     async def answers(bus: Bus, task: str) -> None:
         """The job is rejected with its reasons, which takes both servers."""
-        await bus.publish(Outgoing(streams.submit("acme"), SubmitTask(task=task, tenant="acme", spec={}), f"submit:{task}"))
+        await bus.publish(Outgoing(streams.job("submit", "acme"), SubmitTask(task=task, tenant="acme", spec={}), f"submit:{task}"))
         await eventually(lambda: bus.streams.last(streams.EVENTS, streams.events("acme", task)), PATIENCE_S)
 
     with service("scheduler_svc", tmp_path / "service.log", **settings) as process:

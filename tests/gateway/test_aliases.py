@@ -9,11 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
+from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.messages import DeleteTenant, KnownAlias, SetAlias, TrainBatch
 from common.messages.tenancy.aliases import MAX_ALIASES
-from common.streams import ALIASES_BUCKET, delete_tenant, set_alias
+from common.streams import ALIASES_BUCKET
 from marlaas.client import Client, ClientError
 from tests.gateway.openai.clients import openai
 from tests.support.gateway.deltas import Part, Source, deltas
@@ -144,11 +145,11 @@ async def test_redelivered_job_resolves_nothing_again(world: World, door: httpx.
     await world.submit("gated", spec(steps=6))
     await world.rows_become("SELECT version FROM tasks WHERE id = 'gated'", [(3,)])
     job = SetAlias(tenant="acme", request="r1", name="prod", task="gated")
-    await world.bus.publish(Outgoing(set_alias("acme"), job, "one"))
+    await world.bus.publish(Outgoing(streams.job("set-alias", "acme"), job, "one"))
     await eventually_equals(lambda: told(world), {"acme.prod": "gated@3"})
     made.gate.set()
     await world.event("gated", "finished")
-    await world.bus.publish(Outgoing(set_alias("acme"), job, "two"))
+    await world.bus.publish(Outgoing(streams.job("set-alias", "acme"), job, "two"))
     await world.rows_become("SELECT count(*) FROM events WHERE event = 'alias'", [(2,)])
     assert (await door.get("/v1/aliases/prod", params=ACME)).json()["version"] == 3
 
@@ -196,7 +197,7 @@ async def test_tenant_is_deleted_with_its_aliases(world: World, door: httpx.Asyn
     await world.run("a")
     await put(door, "prod")
     await eventually_equals(lambda: told(world), {"acme.prod": "a@3"})
-    await world.bus.publish(Outgoing(delete_tenant("acme"), DeleteTenant(tenant="acme", request="r"), "gone"))
+    await world.bus.publish(Outgoing(streams.job("delete-tenant", "acme"), DeleteTenant(tenant="acme", request="r"), "gone"))
     await world.rows_become("SELECT count(*) FROM tenants WHERE deleted_at IS NOT NULL", [(1,)])
     assert await world.rows("SELECT count(*) FROM aliases") == [(0,)]
     await eventually_equals(lambda: told(world), {})

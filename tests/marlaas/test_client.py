@@ -111,7 +111,7 @@ async def test_scheduler_that_is_away_is_said_to_be_away_in_bounded_time(nats_ur
 async def test_job_is_taken_while_the_scheduler_is_away(address: str, bus: Bus, database_url: str) -> None:
     async with Client.connect(address, patience_s=0.1) as client:
         submitting = asyncio.create_task(client.submit(SPEC, "mine-1", timeout_s=200))
-        await eventually(lambda: bus.streams.last(streams.JOBS, streams.submit("acme")))
+        await eventually(lambda: bus.streams.last(streams.JOBS, streams.job("submit", "acme")))
         async with running_world(bus, database_url, Stages()):
             assert await submitting == "mine-1"
 

@@ -117,7 +117,9 @@ class Interleavings(RuleBasedStateMachine):
         for task, bound in zip(TASKS, staleness, strict=True):
             algorithm = {"group_size": 2, "groups_per_step": 2, "max_staleness": bound, "max_refills": refills}
             raw = spec(task, tenant="other" if task == "c" else "acme", steps=steps, algorithm=algorithm)
-            job = self.streams.store(Outgoing(streams.submit(raw["tenant"]), SubmitTask(task=task, tenant=raw["tenant"], spec=raw), ""))
+            job = self.streams.store(
+                Outgoing(streams.job("submit", raw["tenant"]), SubmitTask(task=task, tenant=raw["tenant"], spec=raw), "")
+            )
             for _ in range(2):
                 self.change(lambda tx, job=job: jobs.take_job(tx, job, OFFER, self.policy))
             self.answer_check(TASKS.index(task), crash=False)

@@ -74,7 +74,7 @@ async def test_steps_of_all_tasks_share_their_statements(database: Database, tmp
     counted = Counted(database, tmp_path / "trace")
     for number in range(tasks):
         raw = spec(f"t{number}", steps=STEPS + 1, algorithm={"group_size": 2, "groups_per_step": 2, "max_staleness": 0})
-        job = counted.stored(Outgoing(streams.submit("acme"), SubmitTask(task=f"t{number}", tenant="acme", spec=raw), ""))
+        job = counted.stored(Outgoing(streams.job("submit", "acme"), SubmitTask(task=f"t{number}", tenant="acme", spec=raw), ""))
         await counted.run("begin", lambda tx, job=job: jobs.take_job(tx, job, Catalog(POOLS, {"toy"}), POLICY))
         checked = EnvironmentChecked(tenant="acme", task=f"t{number}", objection=None)
         await counted.run("begin", lambda tx, checked=checked: environment_checks.environment_checked(tx, checked))

@@ -33,7 +33,7 @@ POINTS = (1, 2, 3, 4, 5, 5, 6, 7)
 
 async def ask(world: World, request: str, tenant: str = "acme", body_tenant: str | None = None) -> None:
     message = DeleteTenant(tenant=body_tenant or tenant, request=request)
-    await world.bus.publish(Outgoing(streams.delete_tenant(tenant), message, f"delete-tenant:{request}"))
+    await world.bus.publish(Outgoing(streams.job("delete-tenant", tenant), message, f"delete-tenant:{request}"))
 
 
 async def answer(world: World, request: str, tenant: str = "acme") -> dict[str, Any]:
@@ -60,14 +60,14 @@ async def plant(world: World) -> None:
     await plant_letter(world, "a")
     await world.rows(PACKAGES)
     preview = PreviewTask(tenant="acme", request="r", spec=planted())
-    await world.bus.publish(Outgoing(streams.preview("acme"), preview, "preview"))
-    await world.bus.publish_raw(streams.submit("acme"), CANARY.encode(), "garbage", {})
+    await world.bus.publish(Outgoing(streams.job("preview", "acme"), preview, "preview"))
+    await world.bus.publish_raw(streams.job("submit", "acme"), CANARY.encode(), "garbage", {})
     await world.rows_become("SELECT count(*) FROM dead_letters WHERE subject = 'jobs.submit.acme'", [(1,)])
     for letter in "AB":
         http = HttpPart(digest="b" * 64, token=f"a.{CANARY}.b") if letter == "B" else None
         key = NewKey(key="U" + letter * 55, name=CANARY, role="owner", http=http)
         access = SetAccess(tenant="acme", request="r", account="A" + "B" * 55, add=key, beside=True)
-        await world.bus.publish(Outgoing(streams.set_access("acme"), access, f"key:{letter}"))
+        await world.bus.publish(Outgoing(streams.job("set-access", "acme"), access, f"key:{letter}"))
     await world.rows_become("SELECT count(*) FROM keys", [(2,)])
     await everything_published(world)
 

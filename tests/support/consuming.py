@@ -17,7 +17,7 @@ JOBS = replace(streams.scheduler_jobs("acme"), ack_wait_s=60.0, max_attempts=3)
 
 def job(task: str) -> Outgoing:
     """On a subject of its own, as if by a key of its own: NATS bounds the messages of each."""
-    return Outgoing(f"{streams.submit('acme')}.{task}", SubmitTask(task=task, tenant="acme", spec={}), f"submit:{task}")
+    return Outgoing(f"{streams.job('submit', 'acme')}.{task}", SubmitTask(task=task, tenant="acme", spec={}), f"submit:{task}")
 
 
 Work = Handler | Callable[[Delivery], Awaitable[None]]

@@ -24,7 +24,7 @@ def submission(name: str, work: Work) -> Outgoing:
         "limits": {"max_turns": work.turns, "max_prompt_tokens": 64, "max_reply_tokens": 16, "episode_timeout_s": 3600},
         "algorithm": {"group_size": work.group_size, "groups_per_step": work.groups_per_step, "max_staleness": 0},
     }
-    return Outgoing(streams.submit(name), SubmitTask(task=name, tenant=name, spec=spec), f"submit:{name}")
+    return Outgoing(streams.job("submit", name), SubmitTask(task=name, tenant=name, spec=spec), f"submit:{name}")
 
 
 async def scheduler_knows(running: Services, wanted: set[str]) -> None:

@@ -3,34 +3,21 @@
 import secrets
 from typing import Literal
 
-from common import streams
-from common.bus import Outgoing
-from common.client_api.asking import UnknownHere, answer_to_request, require_accepted
-from common.client_api.errors import ClientError, TooManyJobs, check_name
+from common.client_api.asking import result_of
+from common.client_api.errors import check_name
 from common.client_api.protocol import AnyDoor, at_cursor, pages
 from common.client_api.tenancy.packages import owner_of
 from common.messages import AliasesAnswer, AliasOf, AskAliases, DeleteAlias, SetAlias
 
 Version = int | Literal["latest", "best"]
 TIMEOUT_S = 30.0
-ANSWERED = ("name", "task", "version", "pool", "changed_s")
-"""Fields of the answer that describe an alias."""
-
-
-class AliasChanged(ClientError):
-    """The alias does not name the expected version, or does not exist."""
-
-
-class RefusedAlias(ClientError):
-    """The change is refused; the text starts with the invalid field."""
 
 
 class Aliases:
     """Aliases of a tenant.
 
     All methods raise ClientError if a request is wrong or refused, NoAnswer if the scheduler does not answer. Changes also raise
-    UnknownHere
-    for an unknown task, version or alias; AliasChanged; RefusedAlias. `tenant`: overrides the door's own; `expected`: as in `SetAlias`.
+    UnknownNamed for an unknown task, version or alias; Changed; RefusedChange. `tenant`: if not the door's; `expected`: as in `SetAlias`.
     """
 
     def __init__(self, door: AnyDoor) -> None:
@@ -49,16 +36,14 @@ class Aliases:
         check_name(name)
         owner, request = owner_of(self._door, tenant, "alias"), secrets.token_hex(6)
         job = SetAlias(tenant=owner, request=request, name=name, task=task, version=version, expected=expected)
-        return await self._answered(Outgoing(streams.set_alias(owner), job, f"set-alias:{request}"), job)
+        return await self._result("set-alias", job)
 
     async def delete(self, name: str, *, tenant: str | None = None, expected: str | None = None) -> AliasOf:
         """Delete an alias; returns it as it was."""
         check_name(name)
         owner, request = owner_of(self._door, tenant, "alias"), secrets.token_hex(6)
-        job = DeleteAlias(tenant=owner, request=request, name=name, expected=expected)
-        return await self._answered(Outgoing(streams.delete_alias(owner), job, f"delete-alias:{request}"), job)
+        return await self._result("delete-alias", DeleteAlias(tenant=owner, request=request, name=name, expected=expected))
 
-    async def _answered(self, out: Outgoing, job: SetAlias | DeleteAlias) -> AliasOf:
-        answer = await answer_to_request(self._door, out, job.tenant, job.request, TIMEOUT_S)
-        require_accepted(answer, RefusedAlias, {"unknown": UnknownHere, "busy": TooManyJobs, "changed": AliasChanged})
-        return AliasOf.model_validate({"tenant": job.tenant, **{name: answer.data.get(name) for name in ANSWERED}})
+    async def _result(self, verb: str, job: SetAlias | DeleteAlias) -> AliasOf:
+        found = await result_of(self._door, verb, job.tenant, job, job.request, TIMEOUT_S)
+        return AliasOf.model_validate({"tenant": job.tenant, **found})

@@ -69,7 +69,7 @@ class Files:
         async def part(offset: int) -> Outgoing:
             data = await asyncio.to_thread(_read, file, offset)
             job = UploadFile(tenant=owner, request=request, digest=digest, size_bytes=size, offset=offset, data=data, name=name)
-            return Outgoing(streams.upload_file(owner), job, f"upload:{request}:{offset}")
+            return Outgoing(streams.job("upload-file", owner), job, f"upload:{request}:{offset}")
 
         *first, last = range(0, size, PART_BYTES)
         async with asyncio.timeout(timeout_s):

@@ -89,8 +89,7 @@ async def delete_upload(door: AnyDoor, tenant: str, digest: str) -> int:
     """Delete a package or a file that no live task uses; returns the bytes freed. Raises: as `result_of`."""
     request = secrets.token_hex(6)
     job = DeletePackage(tenant=tenant, request=request, digest=digest)
-    out = Outgoing(streams.delete_package(tenant), job, f"delete-package:{request}")
-    freed = (await result_of(door, out, tenant, request, DELETE_TIMEOUT_S)).get("bytes")
+    freed = (await result_of(door, "delete-package", tenant, job, request, DELETE_TIMEOUT_S)).get("bytes")
     return freed if isinstance(freed, int) else 0
 
 
@@ -99,7 +98,7 @@ def _parts(wheel: bytes, tenant: str, request: str) -> list[Outgoing]:
     for offset in range(0, len(wheel), PART_BYTES):
         data = wheel[offset : offset + PART_BYTES]
         job = UploadPackage(tenant=tenant, request=request, digest=digest, size_bytes=len(wheel), offset=offset, data=data)
-        found.append(Outgoing(streams.upload(tenant), job, f"upload:{request}:{offset}"))
+        found.append(Outgoing(streams.job("upload", tenant), job, f"upload:{request}:{offset}"))
     return found
 
 

@@ -6,8 +6,6 @@ from decimal import Decimal
 
 from pydantic import JsonValue
 
-from common import streams
-from common.bus import Outgoing
 from common.client_api.asking import result_of
 from common.client_api.protocol import AnyDoor, at_cursor, pages
 from common.messages import (
@@ -33,15 +31,13 @@ from common.messages.tenancy.billing import Period, Unit
 
 async def set_tenant(door: AnyDoor, request: SetTenant, timeout_s: float) -> dict[str, JsonValue]:
     """See `Client.set_tenant`."""
-    out = Outgoing(streams.set_tenant(request.tenant), request, f"set-tenant:{request.request}")
-    return await result_of(door, out, request.tenant or streams.EVERY_TENANT, request.request, timeout_s)
+    return await result_of(door, "set-tenant", request.tenant, request, request.request, timeout_s)
 
 
 async def delete_tenant(door: AnyDoor, tenant: str, timeout_s: float) -> dict[str, JsonValue]:
     """See `Client.delete_tenant`."""
     request = DeleteTenant(tenant=tenant, request=secrets.token_hex(6))
-    out = Outgoing(streams.delete_tenant(tenant), request, f"delete-tenant:{request.request}")
-    return await result_of(door, out, tenant, request.request, timeout_s)
+    return await result_of(door, "delete-tenant", tenant, request, request.request, timeout_s)
 
 
 async def read_audit(door: AnyDoor, tenant: str | None, since: datetime | None) -> list[AuditLine]:
@@ -73,8 +69,7 @@ class Billing:
 
     async def set_price(self, request: SetPrice) -> None:
         """Append a price."""
-        out = Outgoing(streams.set_price(), request, f"set-price:{request.request}")
-        await result_of(self._door, out, streams.EVERY_TENANT, request.request, ANSWER_TIMEOUT_S)
+        await result_of(self._door, "set-price", None, request, request.request, ANSWER_TIMEOUT_S)
 
     async def budgets(self) -> list[BudgetOf]:
         """Budgets, with the amounts spent and reserved in their current periods."""
@@ -83,5 +78,4 @@ class Billing:
     async def set_budget(self, tenant: str, period: Period, unit: Unit, amount: Decimal | None) -> None:
         """Set a budget, or remove it (None). Tasks that a budget has paused continue as soon as it allows them to."""
         request = SetBudget(tenant=tenant, request=secrets.token_hex(6), period=period, unit=unit, amount=amount)
-        out = Outgoing(streams.set_budget(tenant), request, f"set-budget:{request.request}")
-        await result_of(self._door, out, tenant, request.request, ANSWER_TIMEOUT_S)
+        await result_of(self._door, "set-budget", tenant, request, request.request, ANSWER_TIMEOUT_S)

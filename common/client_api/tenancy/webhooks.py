@@ -6,10 +6,8 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from common import streams
-from common.bus import Outgoing
-from common.client_api.asking import UnknownHere, answer_to_request, require_accepted
-from common.client_api.errors import ClientError, TooManyJobs, check_name
+from common.client_api.asking import result_of
+from common.client_api.errors import ClientError, check_name
 from common.client_api.protocol import AnyDoor, at_cursor, pages
 from common.client_api.tenancy.packages import owner_of
 from common.messages import (
@@ -18,7 +16,6 @@ from common.messages import (
     WEBHOOK_EVENTS,
     AskWebhooks,
     DeleteWebhook,
-    Event,
     SetWebhook,
     WebhookEvent,
     WebhookOf,
@@ -27,10 +24,6 @@ from common.messages import (
 from common.messages.tenancy.webhooks import MAX_URL_CHARS, URL_PATTERN
 
 TIMEOUT_S = 30.0
-
-
-class RefusedWebhook(ClientError):
-    """The change is refused; the text starts with the invalid field."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +49,8 @@ def check_webhook(name: str, url: str) -> None:
 class Webhooks:
     """Webhooks of a tenant.
 
-    All methods raise ClientError if a request is wrong or refused, NoAnswer if the scheduler does not answer.
+    All methods raise ClientError if a request is wrong or refused, NoAnswer if the scheduler does not answer. Changes also raise
+    RefusedChange; UnknownNamed for an unknown webhook.
     """
 
     def __init__(self, door: AnyDoor) -> None:
@@ -80,24 +74,16 @@ class Webhooks:
     ) -> WebhookSet:
         """Create or change a webhook. `tenant`: its owner; default: the key's. `replace_secret`: give an existing webhook a new secret."""
         check_webhook(name, url)
-        owner, request, secret = self._owner(tenant), secrets.token_hex(6), new_secret()
+        owner, request, secret = owner_of(self._door, tenant, "webhook"), secrets.token_hex(6), new_secret()
         job = SetWebhook(
             tenant=owner, request=request, name=name, url=url, events=list(dict.fromkeys(events)), secret=secret, new_secret=replace_secret
         )
-        answer = await self._answered(Outgoing(streams.set_webhook(owner), job, f"set-webhook:{request}"), owner, request, timeout_s)
-        return WebhookSet(name, secret if answer.data.get("new_secret") else None)
+        answer = await result_of(self._door, "set-webhook", owner, job, request, timeout_s)
+        return WebhookSet(name, secret if answer.get("new_secret") else None)
 
     async def delete(self, name: str, *, tenant: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
         """Delete a webhook and its pending messages."""
         check_name(name)
-        owner, request = self._owner(tenant), secrets.token_hex(6)
+        owner, request = owner_of(self._door, tenant, "webhook"), secrets.token_hex(6)
         job = DeleteWebhook(tenant=owner, request=request, name=name)
-        await self._answered(Outgoing(streams.delete_webhook(owner), job, f"delete-webhook:{request}"), owner, request, timeout_s)
-
-    async def _answered(self, out: Outgoing, tenant: str, request: str, timeout_s: float) -> Event:
-        answer = await answer_to_request(self._door, out, tenant, request, timeout_s)
-        require_accepted(answer, RefusedWebhook, {"unknown": UnknownHere, "busy": TooManyJobs})
-        return answer
-
-    def _owner(self, tenant: str | None) -> str:
-        return owner_of(self._door, tenant, "webhook")
+        await result_of(self._door, "delete-webhook", owner, job, request, timeout_s)

@@ -65,7 +65,7 @@ async def submit(door: AnyDoor, spec: TaskSpec | dict[str, JsonValue], task: str
     is_repeated = task is not None
     task = task or new_task_id(name, tenant)
     digest = hashlib.sha256(json.dumps(given).encode()).hexdigest()[:16]
-    out = Outgoing(streams.submit(tenant), SubmitTask(task=task, tenant=tenant, spec=given), f"submit:{task}:{digest}")
+    out = Outgoing(streams.job("submit", tenant), SubmitTask(task=task, tenant=tenant, spec=given), f"submit:{task}:{digest}")
     stored = asyncio.Event()
     try:
         async with asyncio.timeout(timeout_s):
@@ -90,8 +90,8 @@ async def preview(door: AnyDoor, spec: TaskSpec | dict[str, JsonValue], *, timeo
 
 async def _asked(door: AnyDoor, given: dict[str, JsonValue], tenant: str, *, timeout_s: float) -> Event:
     request = secrets.token_hex(6)
-    out = Outgoing(streams.preview(tenant), PreviewTask(tenant=tenant, request=request, spec=given), f"preview:{request}")
-    return await answer_to_request(door, out, tenant, request, timeout_s)
+    job = PreviewTask(tenant=tenant, request=request, spec=given)
+    return await answer_to_request(door, "preview", tenant, job, request, timeout_s)
 
 
 def check_live(verb: Verb, status: TaskStatus) -> None:
@@ -104,7 +104,7 @@ def control_job(verb: Verb, status: TaskStatus, reason: str) -> Outgoing:
     """The job that controls a task. Raises: WrongState if the task has ended."""
     check_live(verb, status)
     message = ControlTask(task=status.task, tenant=status.tenant, reason=reason)
-    return Outgoing(streams.control(verb, status.tenant), message, f"{verb}:{status.task}:{secrets.token_hex(6)}")
+    return Outgoing(streams.job(verb, status.tenant), message, f"{verb}:{status.task}:{secrets.token_hex(6)}")
 
 
 async def control(door: AnyDoor, verb: Verb, status: TaskStatus, reason: str) -> None:
@@ -121,7 +121,7 @@ async def delete_task(door: AnyDoor, status: TaskStatus, *, timeout_s: float) ->
     if status.state not in ENDED:
         raise WrongState(f"task {status.task} is {status.state}; end it first with `marlaas cancel {status.task}`, then delete it")
     message = ControlTask(task=status.task, tenant=status.tenant)
-    out = Outgoing(streams.control("delete", status.tenant), message, f"delete:{status.task}:{secrets.token_hex(6)}")
+    out = Outgoing(streams.job("delete", status.tenant), message, f"delete:{status.task}:{secrets.token_hex(6)}")
     answer = await _answered(door, out, status.tenant, status.task, _is_about_deletion, timeout_s, refusal=WrongState)
     return whole_number(answer, "bytes")
 
@@ -129,7 +129,7 @@ async def delete_task(door: AnyDoor, status: TaskStatus, *, timeout_s: float) ->
 async def resend(door: AnyDoor, failure: Failure, *, timeout_s: float) -> None:
     """Resend the message of a dead letter. Raises: ClientError if the message is no longer needed; NoAnswer."""
     tenant, letter = failure.sender, failure.letter
-    out = Outgoing(streams.resend(tenant), ResendLetter(tenant=tenant, letter=letter), f"resend:{letter}:{secrets.token_hex(6)}")
+    out = Outgoing(streams.job("resend", tenant), ResendLetter(tenant=tenant, letter=letter), f"resend:{letter}:{secrets.token_hex(6)}")
     await _answered(door, out, tenant, failure.task or "none", lambda event: event.data.get("letter") == letter, timeout_s)
 
 

@@ -11,39 +11,29 @@ from common.formats.wrong_values import described
 from common.messages.artifacts import AdapterRef
 from common.messages.asks import MAX_VERSION
 from common.messages.base import Message, Value
-from common.spec import TASK_ID_PATTERN, Name
+from common.messages.tenancy.named import AskNamed, NamedRequest
+from common.spec import TASK_ID_PATTERN
 
-ALIAS_PATTERN = described(r"^[A-Za-z0-9]([._-]?[A-Za-z0-9])*$", "letters, digits, and single '.', '_' and '-' between them")
-"""Excludes `@`, which every version's name contains."""
-MAX_ALIAS_CHARS = 63
 MAX_ALIASES = 100
 """Maximum aliases of a tenant."""
-AliasName = Annotated[str, Field(min_length=1, max_length=MAX_ALIAS_CHARS, pattern=ALIAS_PATTERN)]
 Expected = Annotated[str | None, Field(max_length=80, pattern=described(r"^[a-z0-9@-]*$", "TASK@VERSION"))]
 """Precondition of a job: the version that the alias must name, as `TASK@7`; empty: the alias must not exist; None: none."""
 
 
-class SetAlias(Message, kind="set-alias.1"):
+class SetAlias(NamedRequest, Message, kind="set-alias.1"):
     """Create an alias of a task's version, or point an existing one to it. Answered by the event `alias`.
 
     `latest` and `best` are resolved once, when the job is handled.
     """
 
-    tenant: Name
-    request: str = Field(pattern=TASK_ID_PATTERN)
-    """Id chosen by the sender, repeated in the answer."""
-    name: AliasName
     task: str = Field(pattern=TASK_ID_PATTERN)
     version: Annotated[int, Field(ge=1, le=MAX_VERSION)] | Literal["latest", "best"] = "latest"
     expected: Expected = None
 
 
-class DeleteAlias(Message, kind="delete-alias.1"):
+class DeleteAlias(NamedRequest, Message, kind="delete-alias.1"):
     """Delete an alias; afterwards its version is kept only if other rules keep it. Answered by the event `alias`."""
 
-    tenant: Name
-    request: str = Field(pattern=TASK_ID_PATTERN)
-    name: AliasName
     expected: Expected = None
 
 
@@ -66,11 +56,8 @@ def alias_key(tenant: str, name: str) -> str:
     return f"{tenant}.{name}"
 
 
-class AskAliases(Message, kind="ask-aliases.1"):
-    name: AliasName | None = None
-    """Only aliases with this name; None: all."""
-    after: str = Field(default="", max_length=128)
-    """`cursor` of the previous page; empty for the first page."""
+class AskAliases(AskNamed, Message, kind="ask-aliases.1"):
+    pass
 
 
 class AliasOf(Value):

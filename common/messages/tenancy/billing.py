@@ -11,6 +11,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import AwareDatetime, Field, PlainSerializer
 
 from common.messages.base import Message, Value
+from common.messages.jobs import TenantRequest
 from common.spec import TASK_ID_PATTERN, Name
 
 TokenKind = Literal["prompt", "sampled", "trained", "evaluation"]
@@ -51,12 +52,9 @@ class SetPrice(Message, kind="set-price.1"):
     """With its time zone; None: now. Never in the past."""
 
 
-class SetBudget(Message, kind="set-budget.1"):
+class SetBudget(TenantRequest, Message, kind="set-budget.1"):
     """Set a tenant's budget for a period, or remove it. For operators. Idempotent."""
 
-    tenant: Name
-    request: str = Field(pattern=TASK_ID_PATTERN)
-    """Id chosen by the sender, repeated in the answer."""
     period: Period
     unit: Unit
     amount: Price | None

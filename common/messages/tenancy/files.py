@@ -10,7 +10,7 @@ from common.formats.wrong_values import described
 from common.messages.artifacts import SHA256_PATTERN, BlobRef
 from common.messages.asks import MAX_NUMBER
 from common.messages.base import Message, Sentence, Value
-from common.spec import TASK_ID_PATTERN, Name
+from common.messages.jobs import TenantRequest
 
 MAX_PACKAGE_BYTES = 8 * 1024 * 1024
 PART_BYTES = 512 * 1024
@@ -24,12 +24,9 @@ OWN_FAMILY = "own"
 """Family of the environments uploaded by tenants: tasks name them `own:<environment>[@<digest>]`; without a digest, the latest."""
 
 
-class UploadedPart(Value):
-    """One part of a tenant's upload."""
+class UploadedPart(TenantRequest):
+    """One part of a tenant's upload; `request` is the same in every part."""
 
-    tenant: Name
-    request: str = Field(pattern=TASK_ID_PATTERN)
-    """Id chosen by the sender, the same in every part, repeated in the answer."""
     digest: str = Field(pattern=SHA256_PATTERN)
     """SHA-256 of the complete file."""
     size_bytes: int = Field(ge=1)
@@ -49,12 +46,9 @@ class UploadPackage(UploadedPart, Message, kind="upload-package.1"):
     size_bytes: int = Field(ge=1, le=MAX_PACKAGE_BYTES)
 
 
-class DeletePackage(Message, kind="delete-package.1"):
+class DeletePackage(TenantRequest, Message, kind="delete-package.1"):
     """Delete a package that no live task uses. Answered by the event `package-deleted`."""
 
-    tenant: Name
-    request: str = Field(pattern=TASK_ID_PATTERN)
-    """As in UploadPackage."""
     digest: str = Field(pattern=DIGEST_PATTERN)
     """At least the first 12 digits of its SHA-256."""
 

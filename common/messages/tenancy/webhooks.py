@@ -9,8 +9,7 @@ from pydantic import Field
 
 from common.formats.wrong_values import described
 from common.messages.base import Message, Sentence, Value
-from common.messages.tenancy.aliases import AliasName
-from common.spec import TASK_ID_PATTERN, Name
+from common.messages.tenancy.named import AskNamed, NamedRequest
 
 WebhookEvent = Literal["finished", "failed", "budget"]
 WEBHOOK_EVENTS: tuple[WebhookEvent, ...] = get_args(WebhookEvent)
@@ -24,13 +23,9 @@ WebhookUrl = Annotated[str, Field(max_length=MAX_URL_CHARS, pattern=URL_PATTERN)
 Secret = Annotated[str, Field(pattern=described(rf"^{SECRET_PREFIX}[A-Za-z0-9+/]{{43}}=$", "a secret, whsec_…"))]
 
 
-class SetWebhook(Message, kind="set-webhook.1"):
+class SetWebhook(NamedRequest, Message, kind="set-webhook.1"):
     """Create or change a webhook. Answered by the event `webhook`, which never contains the secret."""
 
-    tenant: Name
-    request: str = Field(pattern=TASK_ID_PATTERN)
-    """Id chosen by the sender, repeated in the answer."""
-    name: AliasName
     url: WebhookUrl
     events: list[WebhookEvent] = Field(default=list(WEBHOOK_EVENTS), min_length=1, max_length=len(WEBHOOK_EVENTS))
     secret: Secret = Field(repr=False)
@@ -38,19 +33,12 @@ class SetWebhook(Message, kind="set-webhook.1"):
     new_secret: bool = False
 
 
-class DeleteWebhook(Message, kind="delete-webhook.1"):
+class DeleteWebhook(NamedRequest, Message, kind="delete-webhook.1"):
     """Delete a webhook and its pending messages. Answered by the event `webhook`."""
 
-    tenant: Name
-    request: str = Field(pattern=TASK_ID_PATTERN)
-    name: AliasName
 
-
-class AskWebhooks(Message, kind="ask-webhooks.1"):
-    name: AliasName | None = None
-    """Only webhooks with this name; None: all."""
-    after: str = Field(default="", max_length=128)
-    """`cursor` of the previous page; empty for the first page."""
+class AskWebhooks(AskNamed, Message, kind="ask-webhooks.1"):
+    pass
 
 
 class DeliveryOf(Value):

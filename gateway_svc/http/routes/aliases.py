@@ -1,27 +1,23 @@
 """Aliases: names of a tenant for versions of its tasks."""
 
 import re
-from collections.abc import Awaitable
-from dataclasses import replace
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Path, Response
 from pydantic import BaseModel, Field
 
-from common.client_api.asking import UnknownHere
-from common.client_api.tenancy.aliases import AliasChanged, Aliases, RefusedAlias
+from common.client_api.tenancy.aliases import Aliases
 from common.messages import AliasesAnswer, AliasOf
 from common.messages.asks import MAX_VERSION
 from common.spec import TASK_ID_PATTERN
-from gateway_svc.http.errors import Family, responses
+from gateway_svc.http.errors import COMMON, Family, responses
 from gateway_svc.http.gateway import Acting, check_job, check_name, only_one, tenant_of
 from gateway_svc.http.strict import StrictRoute
-from gateway_svc.problems import FieldError, Problem, invalid, not_found, rejected
+from gateway_svc.problems import FieldError, invalid
 
 router = APIRouter(prefix="/v1/aliases", tags=["aliases"], route_class=StrictRoute)
 FAMILY = Family(router)
 
-COMMON = responses(400, 401, 403, 429, 503)
 CHANGED = responses(404, 412, 429)
 MAX_ETAG_CHARS = 100
 AliasPath = Annotated[str, Path(max_length=200, examples=["prod"])]
@@ -61,8 +57,7 @@ async def put_alias(
     check_job(caller, "set-alias")
     check_name(name, is_new=True)
     expected = _expected(if_match, if_none_match)
-    setting = Aliases(caller.door).set(name, body.task, body.version, tenant=tenant_of(caller), expected=expected)
-    return _shown(response, await _answered(setting))
+    return _shown(response, await Aliases(caller.door).set(name, body.task, body.version, tenant=tenant_of(caller), expected=expected))
 
 
 @router.delete("/{name}", responses=COMMON | CHANGED)
@@ -70,19 +65,7 @@ async def remove_alias(caller: Acting, name: AliasPath, if_match: IfMatch = None
     """Delete an alias; the answer is what it named."""
     check_job(caller, "delete-alias")
     check_name(name)
-    return await _answered(Aliases(caller.door).delete(name, tenant=tenant_of(caller), expected=_expected(if_match, None)))
-
-
-async def _answered(change: Awaitable[AliasOf]) -> AliasOf:
-    """Answer of a change of an alias. Raises: Problem."""
-    try:
-        return await change
-    except UnknownHere as error:
-        raise replace(not_found(), detail=str(error)) from None
-    except AliasChanged as error:
-        raise Problem(412, "Precondition failed", str(error), "precondition_failed") from None
-    except RefusedAlias as error:
-        raise rejected([str(error)]) from None
+    return await Aliases(caller.door).delete(name, tenant=tenant_of(caller), expected=_expected(if_match, None))
 
 
 def _shown(response: Response, alias: AliasOf) -> AliasOf:

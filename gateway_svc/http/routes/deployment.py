@@ -30,13 +30,12 @@ from common.messages.accelerators import MAX_SLICES
 from common.messages.asks import MAX_NUMBER, MAX_VERSION
 from common.messages.tenancy.access import Role
 from common.spec import Name
-from gateway_svc.http.errors import Family, responses
+from gateway_svc.http.errors import COMMON, Family
 from gateway_svc.http.gateway import Acting, check_question, gateway_of
 from gateway_svc.http.strict import Day, Moment, StrictRoute
 
 router = APIRouter(prefix="/v1", tags=["deployment"], route_class=StrictRoute)
 FAMILY = Family(router)
-COMMON = responses(400, 401, 403, 429, 503)
 
 
 class KeyOf(BaseModel):

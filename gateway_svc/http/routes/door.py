@@ -1,7 +1,6 @@
 """Questions and jobs as sent over NATS, in JSON: used by the SDK, and for verbs that have no route of their own."""
 
 import secrets
-from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body, Header, Path, Response
@@ -40,7 +39,7 @@ async def ask_question(request: Request, caller: Acting, verb: Verb, body: Field
     try:
         answer = await caller.door.ask(verb, await _read(question.request, request), question.answer)
     except UnknownHere as error:
-        raise replace(not_found(), detail=str(error)) from None
+        raise not_found(str(error)) from None
     return Response(answer.model_dump_json(), media_type=JSON)
 
 
@@ -59,7 +58,7 @@ async def send_job(request: Request, caller: Acting, verb: Verb, body: Fields, i
 
 
 def _no_verb(kind: str, verb: str, known: dict[str, Any]) -> Problem:
-    return replace(not_found(), detail=f"there is no {kind} '{verb}'; there are: {', '.join(known)}")
+    return not_found(f"there is no {kind} '{verb}'; there are: {', '.join(known)}")
 
 
 async def _read(model: type[M], request: Request) -> M:

@@ -1,7 +1,6 @@
 """Results of a task: events, steps, evaluations, usage, and dead letters."""
 
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
@@ -28,7 +27,7 @@ from common.messages import (
 from common.messages.asks import MAX_NUMBER, MAX_VERSION
 from common.spec import NAME_PATTERN, TASK_ID_PATTERN
 from gateway_svc.access import Caller
-from gateway_svc.http.errors import Family, responses
+from gateway_svc.http.errors import COMMON, Family, responses
 from gateway_svc.http.event_stream import Ends, EventStream, Sse
 from gateway_svc.http.gateway import Acting, check_job, check_question, gateway_of, token_texts
 from gateway_svc.http.routes.tasks import TaskId, check_task_id, status_of
@@ -43,8 +42,7 @@ OF_ALL = Family(of_all)
 
 RESEND_S = 60.0
 STREAM = "text/event-stream"
-COMMON = responses(400, 401, 403, 404, 429, 503)
-ALL = responses(400, 401, 403, 429, 503)
+OF_TASK = responses(400, 401, 403, 404, 429, 503)
 WAIT_S = 15.0
 AfterNumber = Annotated[int, Query(ge=0, le=MAX_NUMBER, description="Number of the last that the client has.")]
 OneTask = Annotated[
@@ -58,7 +56,7 @@ AfterVersion = Annotated[int, Query(ge=0, le=MAX_VERSION, description="The last 
     response_model=EventsAnswer,
     responses={
         200: {"content": {STREAM: {"schema": {"type": "string"}}}, "description": "A page, or a stream."},
-        **COMMON,
+        **OF_TASK,
         **responses(406),
     },
 )
@@ -100,7 +98,7 @@ def _number(last_event_id: str) -> int:
     return int(last_event_id)
 
 
-@router.get("/steps", responses=COMMON)
+@router.get("/steps", responses=OF_TASK)
 async def read_steps(
     caller: Acting, task: TaskId, after: AfterVersion = 0, every: Annotated[int, Query(ge=1, le=MAX_VERSION)] = 1
 ) -> StepsAnswer:
@@ -109,7 +107,7 @@ async def read_steps(
     return await caller.door.ask("steps", AskSteps(task=task, after=after, every=every), StepsAnswer)
 
 
-@router.get("/evaluations", responses=COMMON)
+@router.get("/evaluations", responses=OF_TASK)
 async def read_evaluations(
     caller: Acting,
     task: TaskId,
@@ -121,7 +119,7 @@ async def read_evaluations(
     return await caller.door.ask("evaluations", AskEvaluations(task=task, version=version, protocol=protocol), EvaluationsAnswer)
 
 
-@router.get("/samples", responses=COMMON)
+@router.get("/samples", responses=OF_TASK)
 async def read_samples(
     request: Request,
     caller: Acting,
@@ -135,11 +133,11 @@ async def read_samples(
     try:
         answer = await caller.door.ask("samples", AskSamples(task=task, step=step), SamplesAnswer)
     except UnknownHere as error:  # the caller owns the task, so the error may list its steps with samples
-        raise replace(not_found(), detail=str(error)) from None
+        raise not_found(str(error)) from None
     return samples_of(answer, await token_texts(gateway_of(request), answer))
 
 
-@router.get("/usage", responses=COMMON)
+@router.get("/usage", responses=OF_TASK)
 async def read_usage_of_task(caller: Acting, task: TaskId) -> TaskUsage:
     """Read tokens that a task consumed and bytes that it stores."""
     check_question(caller, "usage")
@@ -155,14 +153,14 @@ async def read_usage_of_task(caller: Acting, task: TaskId) -> TaskUsage:
             return TaskUsage(task=task)
 
 
-@router.get("/failures", responses=COMMON)
+@router.get("/failures", responses=OF_TASK)
 async def read_failures(caller: Acting, task: TaskId, after: AfterNumber = 0) -> FailuresAnswer:
     """List dead letters of a task, paginated."""
     await status_of(caller, task)
     return await caller.door.ask("failures", AskFailures(task=task, after=after), FailuresAnswer)
 
 
-@router.post("/failures/{letter}/resend", status_code=204, responses=COMMON)
+@router.post("/failures/{letter}/resend", status_code=204, responses=OF_TASK)
 async def resend_message(caller: Acting, task: TaskId, letter: Annotated[int, Path(ge=1, le=MAX_NUMBER)]) -> None:
     """Resend a dead letter's message. Repeating it is harmless."""
     check_job(caller, "resend")
@@ -178,7 +176,7 @@ async def _resend(caller: Caller, letter: int, task: str | None = None) -> None:
     await resend(caller.door, await read_failure(caller.door, letter), timeout_s=RESEND_S)
 
 
-@of_all.get("/events", response_class=Response, responses={200: {"content": {STREAM: {}}}, **ALL})
+@of_all.get("/events", response_class=Response, responses={200: {"content": {STREAM: {}}}, **COMMON})
 async def read_all_events(request: Request, caller: Acting, task: OneTask = None) -> Response:
     """Stream the future events of every task, or of one. The event `listening` says that none is missed from now on.
 
@@ -196,13 +194,13 @@ async def _all_events(caller: Caller, task: str | None) -> AsyncGenerator[Sse]:
                 yield Sse(event.model_dump_json(), event.event)
 
 
-@of_all.get("/failures", responses=ALL)
+@of_all.get("/failures", responses=COMMON)
 async def read_all_failures(caller: Acting, after: AfterNumber = 0) -> FailuresAnswer:
     """List all dead letters, those of jobs included, paginated."""
     return await caller.door.ask("failures", AskFailures(after=after), FailuresAnswer)
 
 
-@of_all.post("/failures/{letter}/resend", status_code=204, responses=ALL | responses(404))
+@of_all.post("/failures/{letter}/resend", status_code=204, responses=COMMON | responses(404))
 async def resend_any_message(caller: Acting, letter: Annotated[int, Path(ge=1, le=MAX_NUMBER)]) -> None:
     """Resend a dead letter's message. Repeating it is harmless."""
     check_job(caller, "resend")

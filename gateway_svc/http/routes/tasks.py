@@ -18,7 +18,7 @@ from common.spec import TASK_ID_PATTERN
 from common.task_states import ENDED
 from gateway_svc.access import Caller
 from gateway_svc.bodies import IDEMPOTENCY_KEY, JSON, TOML, for_tenant, id_of, read_task
-from gateway_svc.http.errors import Family, responses
+from gateway_svc.http.errors import COMMON, Family, responses
 from gateway_svc.http.gateway import Acting, check_job, gateway_of
 from gateway_svc.http.strict import Flag, StrictRoute, check_content_type
 from gateway_svc.problems import FieldError, Problem, invalid, not_found, rejected, wrong_fields_of
@@ -42,7 +42,6 @@ TASK_FILE: dict[str, Any] = {
         },
     }
 }
-COMMON = responses(400, 401, 403, 429, 503)
 
 
 class Submitted(BaseModel):

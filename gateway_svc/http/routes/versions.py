@@ -1,6 +1,5 @@
 """Versions of a task's adapter, and their files."""
 
-from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
@@ -96,4 +95,4 @@ async def _adapter(caller: Caller, task: str, version: str) -> AdapterRef:
     try:
         return (await caller.door.ask("adapter", AskAdapter(task=task, version=number), AdapterAnswer)).adapter
     except UnknownHere as error:
-        raise replace(not_found(), detail=str(error)) from None
+        raise not_found(str(error)) from None

@@ -1,24 +1,20 @@
 """Webhooks: addresses of a tenant that receive messages about ends and budgets."""
 
-from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
-from common.client_api.asking import UnknownHere
-from common.client_api.tenancy.webhooks import RefusedWebhook, Webhooks
+from common.client_api.tenancy.webhooks import Webhooks
 from common.messages import WEBHOOK_EVENTS, WebhookEvent, WebhookOf, WebhooksAnswer
 from common.messages.tenancy.webhooks import WebhookUrl
-from gateway_svc.http.errors import Family, responses
+from gateway_svc.http.errors import COMMON, Family, responses
 from gateway_svc.http.gateway import Acting, check_job, check_name, check_question, only_one, tenant_of
 from gateway_svc.http.strict import StrictRoute
-from gateway_svc.problems import not_found, rejected
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=StrictRoute)
 FAMILY = Family(router)
 
-COMMON = responses(400, 401, 403, 429, 503)
 WebhookPath = Annotated[str, Path(max_length=200, examples=["pager"])]
 
 
@@ -59,10 +55,7 @@ async def put_webhook(caller: Acting, name: WebhookPath, body: WebhookTarget) ->
     """Create or change a webhook."""
     check_job(caller, "set-webhook")
     check_name(name, is_new=True)
-    try:
-        made = await Webhooks(caller.door).set(name, body.url, body.events, tenant=tenant_of(caller), replace_secret=body.new_secret)
-    except RefusedWebhook as error:
-        raise rejected([str(error)]) from None
+    made = await Webhooks(caller.door).set(name, body.url, body.events, tenant=tenant_of(caller), replace_secret=body.new_secret)
     return SetWebhookAnswer(name=name, url=body.url, events=body.events, secret=made.secret)
 
 
@@ -71,7 +64,4 @@ async def remove_webhook(caller: Acting, name: WebhookPath) -> None:
     """Delete a webhook and its pending messages."""
     check_job(caller, "delete-webhook")
     check_name(name)
-    try:
-        await Webhooks(caller.door).delete(name, tenant=tenant_of(caller))
-    except UnknownHere as error:
-        raise replace(not_found(), detail=str(error)) from None
+    await Webhooks(caller.door).delete(name, tenant=tenant_of(caller))

@@ -1,12 +1,11 @@
 """Commands for aliases: `marlaas alias`."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, print_table, with_client
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, Whose, Wide, echo, minute, print_found, table_by_tenant, with_client
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Names for versions of tasks, which requests may name as their model.")
 NameOf = Annotated[str, typer.Argument(help="Name of the alias.")]
-Whose = Annotated[str, typer.Option("--tenant", help="Whose it is; default: the key's tenant.")]
 If = Annotated[str | None, typer.Option("--if", help="Only where it names this version, such as TASK@7; empty: only where there is none.")]
 
 
@@ -48,22 +46,12 @@ def _version(text: str) -> "int | Literal['latest', 'best']":
 def list_aliases(tenant: Whose = "", data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
     """List aliases, with the versions that they name."""
     found = with_client(data, url, lambda client: client.aliases.all(tenant=tenant or None))
-    if found:
-        print_table(lambda width: _table(found, width), wide)
-    else:
-        echo("no aliases; `marlaas alias set NAME TASK@best` makes one")
+    print_found(found, _table, wide, "no aliases; `marlaas alias set NAME TASK@best` makes one")
 
 
 def _table(aliases: Sequence["AliasOf"], width: int | None) -> "Table":
-    """One row per alias; with a column for the tenant if there are several."""
-    from rich.table import Table
-
-    has_tenants = len({one.tenant for one in aliases}) > 1
-    table = Table(*(("tenant",) if has_tenants else ()), "alias", "model", "pool", "changed", box=None, header_style="bold", width=width)
-    for one in aliases:
-        changed = f"{datetime.fromtimestamp(one.changed_s, UTC):%Y-%m-%d %H:%M}"
-        table.add_row(*((one.tenant,) if has_tenants else ()), one.name, one.model, one.pool, changed)
-    return table
+    columns = ("alias", "model", "pool", "changed")
+    return table_by_tenant(aliases, columns, lambda one: (one.name, one.model, one.pool, minute(one.changed_s)), width)
 
 
 @app.command("delete")

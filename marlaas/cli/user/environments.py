@@ -4,13 +4,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, print_found, with_client
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, Whose, Wide, echo, minute, print_found, table_by_tenant, with_client
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,7 +55,7 @@ def new_environment(
 @app.command("upload")
 def upload_package(
     package: Annotated[Path, typer.Argument(help="A project's folder, which is built here, or a wheel.")],
-    tenant: Annotated[str, typer.Option(help="Whose it is; default: the key's tenant.")] = "",
+    tenant: Whose = "",
     data: Data = DEFAULT_DATA,
     url: Url = "",
 ) -> None:
@@ -125,16 +124,12 @@ def check_environment(
 
 
 def package_table(packages: "Sequence[OwnPackage]", width: int | None = None) -> "Table":
-    """One row per package; with a column for the tenant if there are several."""
-    from rich.table import Table
+    columns = ("package", "version", "digest", "state", "environments", "live tasks", "bytes", "uploaded", "reason")
+    return table_by_tenant(packages, columns, _cells, width)
 
+
+def _cells(one: "OwnPackage") -> tuple[str, ...]:
     from common.messages import DIGEST_CHARS
 
-    tenants = {one.tenant for one in packages}
-    columns = ("package", "version", "digest", "state", "environments", "live tasks", "bytes", "uploaded", "reason")
-    table = Table(*(("tenant",) if len(tenants) > 1 else ()), *columns, box=None, header_style="bold", width=width)
-    for one in packages:
-        uploaded = f"{datetime.fromtimestamp(one.uploaded_s, UTC):%Y-%m-%d %H:%M}"
-        cells = (one.package, one.version, one.digest[:DIGEST_CHARS], one.state, ", ".join(one.environments), str(one.live_tasks))
-        table.add_row(*((one.tenant,) if len(tenants) > 1 else ()), *cells, str(one.size_bytes), uploaded, one.reason)
-    return table
+    package = (one.package, one.version, one.digest[:DIGEST_CHARS], one.state, ", ".join(one.environments))
+    return *package, str(one.live_tasks), str(one.size_bytes), minute(one.uploaded_s), one.reason

@@ -1,13 +1,12 @@
 """Files of rows to train on: put, list, get, delete."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, print_found, with_client
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, Whose, Wide, echo, minute, print_found, table_by_tenant, with_client
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Files of a tenant: rows with messages, which tasks name as file:ID.", no_args_is_help=True)
 
 FileOf = Annotated[str, typer.Argument(help="Its id, or its beginning with 12 digits or more.")]
-Whose = Annotated[str, typer.Option("--tenant", help="Whose it is; default: the key's tenant.")]
 
 
 @app.command("put")
@@ -92,14 +90,10 @@ def delete_file(
 
 
 def file_table(files: "Sequence[StoredFile]", width: int | None = None) -> "Table":
-    """One row per file; with a column for the tenant if there are several."""
-    from rich.table import Table
-
-    tenants = {one.tenant for one in files}
     columns = ("file", "name", "state", "rows", "bytes", "live tasks", "uploaded", "reason")
-    table = Table(*(("tenant",) if len(tenants) > 1 else ()), *columns, box=None, header_style="bold", width=width)
-    for one in files:
-        uploaded = f"{datetime.fromtimestamp(one.uploaded_s, UTC):%Y-%m-%d %H:%M}"
-        cells = (one.file, one.name, one.state, str(one.rows), str(one.size_bytes), str(one.live_tasks), uploaded, one.reason)
-        table.add_row(*((one.tenant,) if len(tenants) > 1 else ()), *cells)
-    return table
+    return table_by_tenant(files, columns, _cells, width)
+
+
+def _cells(one: "StoredFile") -> tuple[str, ...]:
+    numbers = (str(one.rows), str(one.size_bytes), str(one.live_tasks))
+    return one.file, one.name, one.state, *numbers, minute(one.uploaded_s), one.reason

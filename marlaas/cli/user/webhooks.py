@@ -1,12 +1,11 @@
 """Commands for webhooks: `marlaas webhooks`."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, print_table, with_client
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, Whose, Wide, echo, minute, print_table, table_by_tenant, with_client
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="URLs that receive a message when a task finishes or fails, or a budget is spent; for owners.")
 NameOf = Annotated[str, typer.Argument(help="Name of the webhook.")]
-Whose = Annotated[str, typer.Option("--tenant", help="Whose it is; default: the key's tenant.")]
 
 
 @app.command("set")
@@ -69,17 +67,13 @@ def delete_webhook(name: NameOf, tenant: Whose = "", data: Data = DEFAULT_DATA, 
 
 
 def webhook_table(webhooks: "Sequence[WebhookOf]", width: int | None = None) -> "Table":
-    """One row per webhook; with a column for the tenant if there are several."""
-    from rich.table import Table
-
-    has_tenants = len({one.tenant for one in webhooks}) > 1
     columns = ("webhook", "address", "events", "waiting", "dropped", "last")
-    table = Table(*(("tenant",) if has_tenants else ()), *columns, box=None, header_style="bold", width=width)
-    for one in webhooks:
-        last = one.deliveries[0].state if one.deliveries else ""
-        cells = (one.name, one.url, ", ".join(one.events), str(one.waiting), str(one.dropped), last)
-        table.add_row(*((one.tenant,) if has_tenants else ()), *cells)
-    return table
+    return table_by_tenant(webhooks, columns, _cells, width)
+
+
+def _cells(one: "WebhookOf") -> tuple[str, ...]:
+    last = one.deliveries[0].state if one.deliveries else ""
+    return one.name, one.url, ", ".join(one.events), str(one.waiting), str(one.dropped), last
 
 
 def delivery_table(deliveries: "Sequence[DeliveryOf]", width: int | None = None) -> "Table":
@@ -88,7 +82,6 @@ def delivery_table(deliveries: "Sequence[DeliveryOf]", width: int | None = None)
 
     table = Table("message", "event", "created", "state", "attempts", "status", "reason", box=None, header_style="bold", width=width)
     for one in deliveries:
-        created = f"{datetime.fromtimestamp(one.created_s, UTC):%Y-%m-%d %H:%M}"
         status = "" if one.status is None else str(one.status)
-        table.add_row(one.id, one.event, created, one.state, str(one.attempts), status, one.reason)
+        table.add_row(one.id, one.event, minute(one.created_s), one.state, str(one.attempts), status, one.reason)
     return table

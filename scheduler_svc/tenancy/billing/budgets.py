@@ -10,21 +10,18 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 import structlog
-from pydantic import JsonValue
 from sqlalchemy import TextClause, delete, literal_column, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.bus import Delivery
 from common.errors import Reject
 from common.messages import AskBudgets, AskTerms, BudgetOf, BudgetsAnswer, SetBudget, SpentBudget, TermsAnswer, as_json
 from common.messages.tenancy.billing import SERVED_KINDS, TOKEN_KINDS, Period, Unit
-from scheduler_svc.base.audit import accepted, refused
-from scheduler_svc.base.context import HandlerContext, sender_of
 from scheduler_svc.base.tables import budgets, tasks
 from scheduler_svc.tenancy import limits
 from scheduler_svc.tenancy.decisions.budgets import Budget, GroupBound, Purse, UnitPrices
 from scheduler_svc.tenancy.question import Question
+from scheduler_svc.tenancy.requests import Answering, Refusal
 from scheduler_svc.tenancy.tenants import find_tenant, weight_of
 
 log = structlog.get_logger()
@@ -139,23 +136,16 @@ class Standings:
         return {tenant: Purse(own, self.prices) for tenant, own in by_tenant.items()}
 
 
-async def set_budget(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.set-budget.<tenant>`. Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable."""
-    request = delivery.read(SetBudget)
-    answer: dict[str, JsonValue] = {"request": request.request}
-    async with context.transaction() as tx:
-        if await find_tenant(tx.connection, request.tenant) is None:
-            objection = f"tenant: no tenant '{request.tenant}'; there is one from its first task on"
-            answer["reasons"] = [objection]
-            tx.record(refused(sender_of(delivery), objection))
-        else:
-            await put_budget(tx.connection, request.tenant, request.period, request.unit, request.amount)
-            await begin_periods(tx.connection)
-            given = {name: value for name, value in as_json(request).items() if name in ("period", "unit", "amount")}
-            answer.update(given)
-            tx.record(accepted(sender_of(delivery), request.tenant, given))
-            log.info("budget_set", tenant=request.tenant, period=request.period, unit=request.unit, amount=answer["amount"])
-        tx.emit_event(request.tenant, "none", "budget", answer)
+async def set_budget(answer: Answering, request: SetBudget) -> None:
+    """Handle a job of `jobs.set-budget.<tenant>`. Raises: Refusal."""
+    connection = answer.tx.connection
+    if await find_tenant(connection, request.tenant) is None:
+        raise Refusal(f"tenant: no tenant '{request.tenant}'; there is one from its first task on")
+    await put_budget(connection, request.tenant, request.period, request.unit, request.amount)
+    await begin_periods(connection)
+    given = {name: value for name, value in as_json(request).items() if name in ("period", "unit", "amount")}
+    answer.accept(request.tenant, given, given)
+    log.info("budget_set", tenant=request.tenant, period=request.period, unit=request.unit, amount=given["amount"])
 
 
 async def put_budget(connection: AsyncConnection, tenant: str, period: Period, unit: Unit, amount: Decimal | None) -> None:

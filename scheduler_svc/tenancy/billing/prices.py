@@ -6,18 +6,14 @@ Work is billed at the prices valid when it is booked. Invoices are the view `ten
 from datetime import date
 
 import structlog
-from pydantic import JsonValue
 from sqlalchemy import column, func, select, table
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common import streams
-from common.bus import Delivery
 from common.messages import AskInvoice, AskPrices, InvoiceAnswer, InvoiceLine, PriceOf, PricesAnswer, SetPrice, as_json
-from scheduler_svc.base.audit import accepted, refused
-from scheduler_svc.base.context import HandlerContext, sender_of
 from scheduler_svc.base.tables import prices
 from scheduler_svc.tenancy.question import Question, page
+from scheduler_svc.tenancy.requests import Answering, Refusal
 
 PAGE_SIZE = 500
 """Maximum lines per page."""
@@ -27,34 +23,24 @@ _invoice = table("tenant_invoice", *map(column, (*_KEY, "quantity", "money")))
 log = structlog.get_logger()
 
 
-async def set_price(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.set-price._all`. Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable."""
-    request = delivery.read(SetPrice)
-    answer: dict[str, JsonValue] = {"request": request.request}
-    async with context.transaction() as tx:
-        objection = await add_price(tx.connection, request)
-        if objection is not None:
-            answer["reasons"] = [objection]
-            tx.record(refused(sender_of(delivery), objection))
-        else:
-            given = {name: value for name, value in as_json(request).items() if name != "request"}
-            answer.update(given)
-            tx.record(accepted(sender_of(delivery), request.of, given))
-            log.info("price_set", of=request.of, pool=request.pool, price=str(request.price), per=request.per)
-        tx.emit_event(streams.EVERY_TENANT, "none", "price", answer)
+async def set_price(answer: Answering, request: SetPrice) -> None:
+    """Handle a job of `jobs.set-price._all`. Raises: Refusal."""
+    await add_price(answer.tx.connection, request)
+    given = {name: value for name, value in as_json(request).items() if name != "request"}
+    answer.accept(request.of, given, given)
+    log.info("price_set", of=request.of, pool=request.pool, price=str(request.price), per=request.per)
 
 
-async def add_price(connection: AsyncConnection, request: SetPrice) -> str | None:
-    """Append a price; returns None, or why it cannot be added. A repeated request changes nothing."""
+async def add_price(connection: AsyncConnection, request: SetPrice) -> None:
+    """Append a price. A repeated request changes nothing. Raises: Refusal."""
     known = (await connection.execute(select(prices.c.id).where(prices.c.request == request.request))).first()
     if known is not None:
-        return None
+        return
     now = (await connection.execute(select(func.now()))).scalar_one()
     if request.valid_from is not None and request.valid_from < now:
-        return f"valid_from: {request.valid_from.isoformat()} is in the past; a price holds from now on, or from a later moment"
+        raise Refusal(f"valid_from: {request.valid_from.isoformat()} is in the past; a price holds from now on, or from a later moment")
     row = {"kind": request.of, "pool": request.pool, "price": request.price, "per": request.per, "request": request.request}
     await connection.execute(insert(prices).values(**row, valid_from=request.valid_from).on_conflict_do_nothing())
-    return None
 
 
 async def all_prices(connection: AsyncConnection) -> list[PriceOf]:
@@ -87,6 +73,5 @@ async def invoice_lines(
 async def answer_invoice(question: Question, request: AskInvoice) -> InvoiceAnswer:
     async with question.reading() as connection:
         found = await invoice_lines(connection, question.tenant, request.first, request.last, after=request.cursor, most=PAGE_SIZE)
-    kept = page(found)
-    has_more = len(kept) < len(found) or len(found) == PAGE_SIZE
+    kept, has_more = page(found, PAGE_SIZE)
     return InvoiceAnswer(lines=kept, cursor=request.cursor + len(kept) if has_more else None)

@@ -18,8 +18,10 @@ from common.messages import ControlTask, DeleteTenant, PruneTasks
 from scheduler_svc.base import deleted
 from scheduler_svc.base.audit import Actor, accepted, refused
 from scheduler_svc.base.context import HandlerContext, sender_of
+from scheduler_svc.base.tables import aliases
 from scheduler_svc.base.transaction import Transaction
-from scheduler_svc.training import aliases
+from scheduler_svc.tenancy.requests import Refusal, answering
+from scheduler_svc.training.aliases import find_aliases
 from scheduler_svc.training.queries import tasks
 from scheduler_svc.upkeep.deletion import storage
 
@@ -33,10 +35,10 @@ async def delete_ended(tx: Transaction, task: str, by: int) -> bool:
     """Delete an ended task; False if it is live, unknown, or has aliases. `by`: sequence of the requesting job."""
     await lock_with_source(tx.connection, task)
     found = await tasks.find_task(tx.connection, task)
-    if found is None or found.is_live or await aliases.of_task(tx.connection, task):
+    if found is None or found.is_live or await find_aliases(tx.connection, aliases.c.task == task):
         return False
     await deleted.delete_task(tx.connection, task, by)
-    tx.outbox.post_encoded(streams.value_subject(streams.TASKS_BUCKET, task), b"", "", {"KV-Operation": "DEL"})
+    tx.post_deletion(streams.TASKS_BUCKET, task)
     log.info("task_deleted", task=task, tenant=found.tenant)
     return True
 
@@ -113,8 +115,8 @@ async def delete(tx: Transaction, job: ControlTask, *, by: int, sender: Actor) -
         return False
     elif found.is_live:
         objection = f"task: '{job.task}' is {found.state}; end it first with `marlaas cancel {job.task}`, then delete it"
-    elif names := await aliases.of_task(tx.connection, job.task):
-        shown = ", ".join(f"'{name}'" for name in names[:MAX_NAMED_ALIASES])
+    elif naming := await find_aliases(tx.connection, aliases.c.task == job.task):
+        shown = ", ".join(f"'{each.name}'" for each in naming[:MAX_NAMED_ALIASES])
         objection = f"task: '{job.task}' has versions that {shown} names; delete the alias first, or let it name another"
     else:
         await delete_ended(tx, job.task, by)
@@ -132,13 +134,12 @@ async def delete_tenant(context: HandlerContext, delivery: Delivery) -> None:
     Raises: Reject if it cannot be decoded; Retry if PostgreSQL is unavailable.
     """
     request = delivery.read(DeleteTenant)
-    async with context.transaction() as tx:
-        if await deleted.begin_tenant(tx.connection, request.tenant, delivery.sequence, request.request):
+    async with answering(context, delivery, request) as answer:
+        if await deleted.begin_tenant(answer.tx.connection, request.tenant, delivery.sequence, request.request):
             log.info("tenant_deletion_begins", tenant=request.tenant)
-            tx.record(accepted(sender_of(delivery), request.tenant))
-        elif (objection := await _objection(tx, request.tenant, delivery.sequence)) is not None:
-            tx.record(refused(sender_of(delivery), objection))
-            tx.emit_event(request.tenant, "none", "tenant-deleted", {"request": request.request, "reasons": [objection]})
+            answer.tx.record(accepted(answer.by, request.tenant))
+        elif (objection := await _objection(answer.tx, request.tenant, delivery.sequence)) is not None:
+            raise Refusal(objection)
     context.wake_tenant_deletion()
 
 

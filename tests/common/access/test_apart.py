@@ -13,6 +13,7 @@ from common import streams
 from common.access.credentials import read_credentials
 from common.access.roles import Role
 from common.bus import Bus
+from common.messages.verbs import JOBS
 from tests.support.buses import HASTY
 from tests.support.keyed import Keyed
 
@@ -211,5 +212,5 @@ async def test_answer_to_any_reply_subject_is_no_event_and_no_job(keyed: Keyed, 
         bus = await stack.enter_async_context(reading(keyed))
         jobs = [one async for one in bus.streams.stored(streams.own_jobs("acme"), "jobs.>")]
     assert heard == ["events.acme.last"]
-    bodies = [one.body for one in jobs if streams.token(one.subject, 1) in streams.JOB_VERBS]
+    bodies = [one.body for one in jobs if streams.token(one.subject, 1) in JOBS]
     assert bodies == [b"own"] * (0 if role == "reader" else len(replies))

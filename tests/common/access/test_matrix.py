@@ -14,7 +14,7 @@ from common.access.credentials import read_credentials
 from common.access.roles import ROLES, Role, imports, role_permissions
 from common.access.rows import Permissions
 from common.access.services import SERVICES, STORES, service_permissions
-from common.messages.verbs import QUESTIONS
+from common.messages.verbs import JOBS, QUESTIONS
 from tests.common.access.raw_clients import raw
 from tests.support.keyed import DEPLOYMENT, Keyed, keyed_server
 from tests.support.matching import covers
@@ -36,7 +36,7 @@ CONSUMERS = (
 
 def families(key: str) -> list[str]:
     """A subject of each family, with this user's key where one is named."""
-    found = [f"jobs.{verb}.{tenant}{end}" for verb in streams.JOB_VERBS for tenant in ("acme", "globex") for end in ("", f".{key}")]
+    found = [f"jobs.{verb}.{tenant}{end}" for verb in JOBS for tenant in ("acme", "globex") for end in ("", f".{key}")]
     found += [f"jobs.submit.{tenant}.{FOREIGN_KEY}" for tenant in ("acme", "globex")] + ["jobs.submit", "jobs.submit.acme.a.b"]
     found += [f"ask.{tenant}.{verb}" for verb in (*QUESTIONS, "other") for tenant in ("acme", "globex")]
     found += [streams.check("math", "t"), streams.open_group("math", "t", 1), streams.sample("tiny", "t", "x")]

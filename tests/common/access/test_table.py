@@ -165,7 +165,7 @@ def test_roles_differ_by_what_they_may_change() -> None:
     assert (
         {*JOBS_OF_ROLE["owner"], "set-tenant", "set-price", "set-budget", "set-access", "move-pool"}
         == set(JOBS_OF_ROLE["admin"])
-        == set(streams.JOB_VERBS)
+        == set(JOBS)
         == set(JOBS)
     )
     assert set(JOBS_OF_ROLE["owner"]) - set(JOBS_OF_ROLE["member"]) == {"delete", "prune", "delete-tenant", "set-webhook", "delete-webhook"}
@@ -174,7 +174,7 @@ def test_roles_differ_by_what_they_may_change() -> None:
 
 def test_key_may_use_its_own_subject_only() -> None:
     published = role_permissions("member", "acme", "UMINE").publish
-    for verb, tenant, key in product(streams.JOB_VERBS, ("acme", "globex"), ("UMINE", "UOTHER")):
+    for verb, tenant, key in product(JOBS, ("acme", "globex"), ("UMINE", "UOTHER")):
         mine = tenant == "acme" and key == "UMINE" and verb in JOBS_OF_ROLE["member"]
         assert covers(published, f"jobs.{verb}.{tenant}.{key}") == mine
 

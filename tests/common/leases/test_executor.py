@@ -48,16 +48,17 @@ async def test_executor_is_made_of_what_was_read_at_its_start(bus: Bus, pools_fi
 
 async def test_executor_reports_a_queue_of_its_own_once_it_reads_that(bus: Bus, pools_file: Path) -> None:
     me = Identity("a", "trainer", "one", "r1")
-    assert placed(me, pools_file).queues(bus, Slots(1), move_s=lambda: 1.0) is None, "its pool is on no other accelerator"
+    reads, consuming = placed(me, pools_file).reading(bus, Slots(1), untaken, move_s=lambda: 1.0)
+    consuming.close()
+    assert reads == Reading([trainer_batches("one")]), "its pool is on no other accelerator"
     other = '[accelerator.b]\ndevice = "cpu"\ncores = "1"\nmemory_gib = 1\n'
     pools_file.write_text(POOLS.replace('train_on = ["a"]', 'train_on = ["a", "b"]') + other)
     place = placed(me, pools_file)
-    queues = place.queues(bus, Slots(1), move_s=lambda: 1.0)
-    assert queues is not None
-    locks, reads = place.locks(pools_file.parent / "accelerators"), Reading(queues.own, queues)
+    reads, consuming = place.reading(bus, Slots(1), untaken, move_s=lambda: 1.0)
+    locks = place.locks(pools_file.parent / "accelerators")
     executor = leased_executor(bus, place, Paper(), locks, reads, data_dir=pools_file.parent, show=lambda _: None)
     assert "queue@a" not in executor.busy, "NATS may not permit it"
-    async with at_work(queues.consume(untaken)):
+    async with at_work(consuming):
         await eventually(lambda: executor.busy.get("queue@a") == 1.0)
 
 

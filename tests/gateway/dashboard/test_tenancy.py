@@ -6,8 +6,6 @@ from typing import Any
 import httpx
 import pytest
 
-from common import streams
-from common.bus import Outgoing
 from common.client_api.asking import Door, result_of
 from common.client_api.tenancy.files import Files
 from common.client_api.tenancy.webhooks import Webhooks
@@ -131,8 +129,8 @@ async def test_keys_of_a_tenant_are_listed_for_its_owners(site: Site) -> None:
             "account": "A" + "BC"[number] * 55,
             "add": NewKey(key="U" + "BC"[number] * 55, name=f"ci-{tenant}", role="member"),
         }
-        out = Outgoing(streams.set_access(tenant), SetAccess(tenant=tenant, request=f"r{number}", **access), f"access-{number}")
-        await result_of(door, out, tenant, f"r{number}", 10)
+        job = SetAccess(tenant=tenant, request=f"r{number}", **access)
+        await result_of(door, "set-access", tenant, job, job.request, 10)
     found = {}
     for key in ("mk-reader", "mk-member", "mk-owner", "mk-foreign", "mk-admin"):
         async with session(site, key) as browser:

@@ -50,7 +50,7 @@ async def test_job_that_names_its_key_is_resent_to_its_tenant(keyed_world: World
     key = keyed.key("acme", "owner")
     async with Client.connect(keyed.url, creds=key) as client, await keyed.connect("scheduler") as scheduler:
         assert client.key is not None
-        subject = streams.sent_by(streams.submit("acme"), client.key.public)
+        subject = streams.sent_by(streams.job("submit", "acme"), client.key.public)
         await scheduler.publish_raw(subject, b"\xff", "garbage", {})
         await eventually_equals(lambda: _subjects(client), [subject])
         await client.resend(1)
@@ -68,7 +68,7 @@ async def test_no_tenant_is_registered_by_submitting(keyed_world: World, keyed: 
         assert client.key is not None
         with pytest.raises(ClientError, match="may not"):
             await client.submit({**SPEC, "tenant": "newcomer"})
-        own = streams.sent_by(streams.submit("acme"), client.key.public)
+        own = streams.sent_by(streams.job("submit", "acme"), client.key.public)
         await bus.publish(Outgoing(own, job, "a newcomer in the message"))
         await eventually_equals(lambda: _subjects(client), [own])
         assert [failure.reason for failure in await client.failures()] == ["the subject names tenant 'acme', the message 'newcomer'"]
@@ -133,7 +133,7 @@ async def test_submission_that_failed_is_not_sent_again_by_another(keyed_world: 
     """The scheduler would be its sender, who may make any id."""
     key = keyed.key("acme", "owner")
     async with Client.connect(keyed.url, creds=key) as client, await keyed.connect(key.stem) as bus:
-        await bus.publish_raw(streams.submit("acme"), b"\xff", "garbage", {})
+        await bus.publish_raw(streams.job("submit", "acme"), b"\xff", "garbage", {})
         await eventually_equals(lambda: _subjects(client), ["jobs.submit.acme"])
         with pytest.raises(ClientError, match="a job 'submit' is not sent again"):
             await client.resend(1)

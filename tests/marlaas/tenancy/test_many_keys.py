@@ -51,7 +51,7 @@ class Flow:
         while True:
             job = ControlTask(task=f"{name}-{number}", tenant=tenant)
             with suppress(QueueFull, Unavailable):  # then the same one again
-                await client.publish(Outgoing(streams.control("cancel", tenant), job, f"{name}-{number}"))
+                await client.publish(Outgoing(streams.job("cancel", tenant), job, f"{name}-{number}"))
                 self.sent, number = self.sent + 1, number + 1
             await asyncio.sleep(0.02)
 

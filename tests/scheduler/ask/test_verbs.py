@@ -267,7 +267,7 @@ async def test_request_in_json_is_answered_in_json(bus: Bus, nats_url: str, data
 async def test_deleted_task_is_unknown_and_its_last_event_is_found(bus: Bus, nats_url: str, database_url: str, tmp_path: Path) -> None:
     async with world_with_blobs(bus, database_url, tmp_path) as world, asker(nats_url) as asks:
         await world.run("a")
-        await bus.publish(Outgoing(streams.control("delete", "acme"), ControlTask(task="a", tenant="acme"), "delete"))
+        await bus.publish(Outgoing(streams.job("delete", "acme"), ControlTask(task="a", tenant="acme"), "delete"))
         await eventually(lambda: world.rows("SELECT 1 FROM events WHERE event = 'deleted'"))
         assert await asks.refused("acme", "status", task="a") == ("unknown", "no task 'a' of tenant 'acme'")
         [event] = (await asks.ask(EventsAnswer, None, "events", task="a")).events

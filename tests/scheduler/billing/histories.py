@@ -134,7 +134,7 @@ class History:
         for task, tenant in TENANTS.items():
             algorithm = {"group_size": 2, "groups_per_step": 2, "max_staleness": self.random.randint(0, 2), "max_refills": 1}
             raw = spec(task, tenant=tenant, steps=4, algorithm=algorithm, environment={"name": ENVIRONMENTS[task]}, **SHORT)
-            job = self._store(Outgoing(streams.submit(tenant), SubmitTask(task=task, tenant=tenant, spec=raw), ""))
+            job = self._store(Outgoing(streams.job("submit", tenant), SubmitTask(task=task, tenant=tenant, spec=raw), ""))
             await self._change(lambda tx, job=job: jobs.take_job(tx, job, OFFER, POLICY), may_die=False)
             checked = EnvironmentChecked(tenant=tenant, task=task, objection=None)
             await self._change(lambda tx, checked=checked: environment_checks.environment_checked(tx, checked), may_die=False)

@@ -29,7 +29,7 @@ def price_at(known: list[dict[str, Any]], row: dict[str, Any]) -> Decimal:
 async def set_price(world: World, request: str, of: str, price: str, **fields: Any) -> dict[str, Any]:
     """Data of the answer."""
     message = SetPrice.model_validate({"request": request, "of": of, "price": price} | fields)
-    await world.bus.publish(Outgoing(streams.set_price(), message, f"price:{request}"))
+    await world.bus.publish(Outgoing(streams.job("set-price", None), message, f"price:{request}"))
     async for delivery in world.bus.streams.follow(streams.EVENTS, streams.events(streams.EVERY_TENANT, "none")):
         event = delivery.read(Event)
         if event.event == "price" and event.data["request"] == request:

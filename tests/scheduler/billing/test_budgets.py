@@ -28,7 +28,7 @@ SPENT = (
 async def set_budget(world: World, request: str, amount: int | str | None, unit: str = "tokens", period: str = "total") -> dict[str, Any]:
     """Data of the answer."""
     given = {"tenant": "acme", "request": request, "period": period, "unit": unit, "amount": amount}
-    await world.bus.publish(Outgoing(streams.set_budget("acme"), SetBudget.model_validate(given), f"budget:{request}"))
+    await world.bus.publish(Outgoing(streams.job("set-budget", "acme"), SetBudget.model_validate(given), f"budget:{request}"))
     async for delivery in world.bus.streams.follow(streams.EVENTS, streams.events("acme", "none")):
         event = delivery.read(Event)
         if event.event == "budget" and event.data.get("request") == request:

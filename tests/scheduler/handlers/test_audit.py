@@ -34,6 +34,7 @@ from common.messages import (
     UploadFile,
     UploadPackage,
 )
+from common.messages.verbs import JOBS
 from scheduler_svc.base.audit import DOWNLOADS
 from tests.support.scheduler.asking import Asker, asker, world_with_blobs
 from tests.support.scheduler.stages import World, spec
@@ -115,10 +116,10 @@ async def test_every_job_verb_leaves_a_row(bus: Bus, nats_url: str, database_url
                 else 1
             )
             await audited(asks, count)
-        await send(world, streams.set_price(), SetPrice.model_validate({"request": "r", "of": "sampled", "price": "2.5"}))
+        await send(world, streams.job("set-price", None), SetPrice.model_validate({"request": "r", "of": "sampled", "price": "2.5"}))
         await world.execute("INSERT INTO accelerators (id, spec) VALUES ('a', '{}')")
         await world.execute("INSERT INTO executors (accelerator, id, pool, service) VALUES ('a', 'rollout-tiny', 'tiny', 'rollout')")
-        await send(world, streams.move_pool(), MovePool(request="r", pool="tiny", verb="park"))
+        await send(world, streams.job("move-pool", None), MovePool(request="r", pool="tiny", verb="park"))
         await audited(asks, count + 2)
         await send(world, "jobs.delete-tenant.acme", DeleteTenant(tenant="acme", request="r"))
         found = await audited(asks, count + 5)
@@ -155,7 +156,7 @@ async def test_every_job_verb_leaves_a_row(bus: Bus, nats_url: str, database_url
     assert by_verb["set-price"].detail["price"] == "2.5"
     assert by_verb["move-pool"].detail == {"pool": "tiny", "verb": "park"}
     assert by_verb["tenant-deleted"].detail["tasks"] == 0
-    assert set(streams.JOB_VERBS) - set(by_verb) == {"set-access"}, "its effects have rows of their own"
+    assert set(JOBS) - set(by_verb) == {"set-access"}, "its effects have rows of their own"
     assert "secret" not in str(found)
 
 

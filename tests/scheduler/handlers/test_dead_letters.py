@@ -59,7 +59,7 @@ async def test_dead_letters_are_counted_in_the_status_and_listed_with_their_reas
 
 async def test_resent_job_is_handled_once(bus: Bus, nats_url: str, database_url: str) -> None:
     async with running_world(bus, database_url, Stages()) as world, Client.connect(nats_url) as client:
-        job = Outgoing(streams.submit("acme"), SubmitTask(task="a", tenant="acme", spec=spec()), "submit:a")
+        job = Outgoing(streams.job("submit", "acme"), SubmitTask(task="a", tenant="acme", spec=spec()), "submit:a")
         number = await dead_letter(bus, "jobs", "none", job)
         await recorded(world, 1)
         for _ in range(2):
@@ -70,10 +70,10 @@ async def test_resent_job_is_handled_once(bus: Bus, nats_url: str, database_url:
 
 
 async def test_resend_request_that_precedes_its_letter_is_granted(bus: Bus, database: Database) -> None:
-    job = Outgoing(streams.submit("acme"), SubmitTask(task="a", tenant="acme", spec=spec()), "submit:a")
+    job = Outgoing(streams.job("submit", "acme"), SubmitTask(task="a", tenant="acme", spec=spec()), "submit:a")
     number = await dead_letter(bus, "jobs", "none", job)
     request = await read_resend_request(
-        bus, Delivery(streams.resend("acme"), {}, ResendLetter(tenant="acme", letter=number).encode(), 7, 1)
+        bus, Delivery(streams.job("resend", "acme"), {}, ResendLetter(tenant="acme", letter=number).encode(), 7, 1)
     )
     for _ in range(2):
         async with database.transaction() as tx:
@@ -175,7 +175,7 @@ async def test_resend_of_another_tenants_message_is_rejected(bus: Bus, database_
     stages = Stages(withheld=lambda group, member: True)
     async with running_world(bus, database_url, stages) as world:
         await world.begin("a", opened=4)
-        own = Outgoing(streams.control("cancel", "acme"), ControlTask(task="a", tenant="acme"), "cancel")
+        own = Outgoing(streams.job("cancel", "acme"), ControlTask(task="a", tenant="acme"), "cancel")
         letters = [
             await dead_letter(bus, "turn", "a", turn_of("a"), body=b"garbage"),
             await dead_letter(bus, "jobs", "none", own),
@@ -183,9 +183,9 @@ async def test_resend_of_another_tenants_message_is_rejected(bus: Bus, database_
         await recorded(world, 2)
         for letter in letters:
             request = ResendLetter(tenant="mallory", letter=letter)
-            await bus.publish(Outgoing(streams.resend("mallory"), request, f"resend:{letter}"))
+            await bus.publish(Outgoing(streams.job("resend", "mallory"), request, f"resend:{letter}"))
         absent = letters[-1] + 7
-        await bus.publish(Outgoing(streams.resend("mallory"), ResendLetter(tenant="mallory", letter=absent), "resend:absent"))
+        await bus.publish(Outgoing(streams.job("resend", "mallory"), ResendLetter(tenant="mallory", letter=absent), "resend:absent"))
         await eventually_equals(lambda: bus.streams.subjects(streams.EVENTS, "events.mallory.>"), {"events.mallory.none": 3})
         answers = [(data["letter"], str(data["reasons"])) for data in await world.events("none", "rejected")]
         assert answers == [(n, f"[\"letter: there is no dead letter {n} of tenant 'mallory'\"]") for n in [*letters, absent]]
@@ -203,7 +203,7 @@ async def test_letter_with_a_subject_that_its_stage_does_not_read_is_not_resent(
         await eventually(lambda: bus.streams.last(streams.FAILED, "failed.settle.a"))
         before = {stream.name: await bus.streams.backlog(stream) for stream in (streams.WEIGHTS, streams.TURNS, streams.JOBS)}
         for number in numbers:
-            await bus.publish(Outgoing(streams.resend("acme"), ResendLetter(tenant="acme", letter=number), f"resend:{number}"))
+            await bus.publish(Outgoing(streams.job("resend", "acme"), ResendLetter(tenant="acme", letter=number), f"resend:{number}"))
         await eventually_equals(lambda: bus.streams.subjects(streams.EVENTS, "events.acme.none"), {"events.acme.none": len(numbers)})
         assert {data["letter"] for data in await world.events("none", "rejected")} == set(numbers)
         await eventually_equals(lambda: bus.streams.backlog(streams.JOBS), 0)
@@ -217,7 +217,7 @@ async def test_job_that_a_member_may_not_send_is_not_resent_either(bus: Bus, dat
         await world.run("a")
         wish = SetTenant(tenant="acme", request="r", weight=99.0)
         number = await dead_letter(bus, "jobs", "none", Outgoing("jobs.set-tenant.acme", wish, "set-tenant"))
-        await bus.publish(Outgoing(streams.resend("acme"), ResendLetter(tenant="acme", letter=number), "resend"))
+        await bus.publish(Outgoing(streams.job("resend", "acme"), ResendLetter(tenant="acme", letter=number), "resend"))
         assert "a job 'set-tenant' is not sent again by `resend`" in str(await world.event("none", "rejected"))
         assert await world.rows("SELECT weight FROM tenants") == [(1.0,)]
 

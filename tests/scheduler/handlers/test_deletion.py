@@ -50,7 +50,9 @@ async def names(world: World) -> set[str]:
 
 async def pruned(world: World, request: str, **options: Any) -> dict[str, Any]:
     """Prune; returns the data of the answer."""
-    await world.bus.publish(Outgoing(streams.prune("acme"), PruneTasks(tenant="acme", request=request, **options), f"prune:{request}"))
+    await world.bus.publish(
+        Outgoing(streams.job("prune", "acme"), PruneTasks(tenant="acme", request=request, **options), f"prune:{request}")
+    )
     async for delivery in world.bus.streams.follow(streams.EVENTS, streams.events("acme", "none")):
         event = delivery.read(Event)
         if event.data.get("request") == request:
@@ -94,9 +96,11 @@ async def test_impossible_deletions_are_rejected_with_one_sentence(bus: Bus, dat
         assert await world.rows("SELECT reason FROM dead_letters") == [("the subject names tenant 'globex', the message 'acme'",)]
         assert await world.rows("SELECT id FROM deleted_tasks") == []
         await world.control("delete", "a", until="deleted")
-        await world.bus.publish(Outgoing(streams.control("delete", "acme"), ControlTask(task="a", tenant="acme"), "repeated"))
+        await world.bus.publish(Outgoing(streams.job("delete", "acme"), ControlTask(task="a", tenant="acme"), "repeated"))
         assert "'a' was deleted already, at 20" in await refusal(world, "a")
-        await world.bus.publish(Outgoing(streams.submit("acme"), SubmitTask(task="a", tenant="acme", spec=spec(steps=7)), "under its id"))
+        await world.bus.publish(
+            Outgoing(streams.job("submit", "acme"), SubmitTask(task="a", tenant="acme", spec=spec(steps=7)), "under its id")
+        )
 
         async def is_refused() -> bool:
             rejections = await world.rows("SELECT data ->> 'reasons' FROM events WHERE task = 'a' AND event = 'rejected'")

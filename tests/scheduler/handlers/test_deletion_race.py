@@ -71,17 +71,15 @@ class Scene:
         return Delivery(out.subject, {streams.KIND_HEADER: out.message.kind, **out.headers}, out.message.encode(), self.sequence, 1)
 
     async def delete(self, task: str) -> None:
-        await delete_task(
-            self.context, self.delivery(Outgoing(streams.control("delete", "acme"), ControlTask(task=task, tenant="acme"), ""))
-        )
+        await delete_task(self.context, self.delivery(Outgoing(streams.job("delete", "acme"), ControlTask(task=task, tenant="acme"), "")))
         await self.cleaner.erase_deleted()
 
     async def prune(self) -> None:
-        await prune_tasks(self.context, self.delivery(Outgoing(streams.prune("acme"), PruneTasks(tenant="acme", request="r"), "")))
+        await prune_tasks(self.context, self.delivery(Outgoing(streams.job("prune", "acme"), PruneTasks(tenant="acme", request="r"), "")))
 
     def submission(self, task: str, version: int) -> Delivery:
         raw = spec(task, start={"task": "a", "version": version})
-        return self.delivery(Outgoing(streams.submit("acme"), SubmitTask(task=task, tenant="acme", spec=raw), ""))
+        return self.delivery(Outgoing(streams.job("submit", "acme"), SubmitTask(task=task, tenant="acme", spec=raw), ""))
 
     async def submit(self, task: str, version: int) -> None:
         async with self.database.transaction() as tx:

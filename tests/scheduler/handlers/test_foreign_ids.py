@@ -36,7 +36,7 @@ async def refusal(world: World, verb: ControlVerb, task: str) -> str:
     """The answer to a job of `globex`, with all that it carries but its time."""
     message = ControlTask(task=task, tenant="globex")
     before = await world.events(task, "rejected")
-    await world.bus.publish(Outgoing(streams.control(verb, "globex"), message, f"{verb}:{task}"))
+    await world.bus.publish(Outgoing(streams.job(verb, "globex"), message, f"{verb}:{task}"))
     async with asyncio.timeout(60):
         while (found := await world.events(task, "rejected")) == before:
             await asyncio.sleep(0.02)

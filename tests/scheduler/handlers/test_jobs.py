@@ -203,7 +203,7 @@ async def test_check_and_groups_say_whether_the_operator_has_submitted_the_task(
         await world.execute(f"INSERT INTO tenants (id, account) VALUES ('acme', {account})")
         await world.execute(f"INSERT INTO keys (key, tenant, name, role) VALUES ('{key}', {owner}, 'x', '{role}')")
         job = SubmitTask(task="a", tenant="acme", spec=spec())
-        await bus.publish(Outgoing(f"{streams.submit('acme')}.{key}", job, "submit"))
+        await bus.publish(Outgoing(f"{streams.job('submit', 'acme')}.{key}", job, "submit"))
         await world.event("a", "finished")
         said = [*world.stages.checks, *world.stages.opened]
         assert {one.by_operator for one in said} == {by_operator}

@@ -156,8 +156,8 @@ async def test_jobs_beyond_the_rate_are_refused_with_the_wait_and_taken_later(bu
         assert await world.event("b", "rejected")
         preview = PreviewTask(tenant="acme", request="preview", spec=spec())
         prune = PruneTasks(tenant="acme", request="prune")
-        await bus.publish(Outgoing(streams.preview("acme"), preview, "preview"))
-        await bus.publish(Outgoing(streams.prune("acme"), prune, "prune"))
+        await bus.publish(Outgoing(streams.job("preview", "acme"), preview, "preview"))
+        await bus.publish(Outgoing(streams.job("prune", "acme"), prune, "prune"))
         for event in ("previewed", "pruned"):
 
             async def is_answered(event: str = event) -> bool:

@@ -47,7 +47,7 @@ async def test_status_is_the_latest_when_an_earlier_one_is_stored_late(
             status = TaskStatus(
                 tenant="acme", task="a", name="a", pool="tiny", state=state, version=0, steps=1, submitted_s=0.0, updated_s=0.0
             )
-            tx.post([OutboxMessage(streams.value_subject(streams.TASKS_BUCKET, "a"), status, "", as_json=True)])
+            tx.post_value(streams.TASKS_BUCKET, "a", status)
 
     async def all_out() -> bool:
         async with database.transaction() as tx:

@@ -30,7 +30,7 @@ def file_parts(data: bytes, request: str, tenant: str = "acme", **changes: Any) 
     for offset in range(0, len(data), PART_BYTES):
         values = {"digest": digest_of(data), "size_bytes": len(data), "data": data[offset : offset + PART_BYTES], "name": "rows.jsonl"}
         job = UploadFile(tenant=tenant, request=request, offset=offset, **(values | changes))
-        found.append(Outgoing(streams.upload_file(tenant), job, f"{request}:{offset}"))
+        found.append(Outgoing(streams.job("upload-file", tenant), job, f"{request}:{offset}"))
     return found
 
 
@@ -130,7 +130,7 @@ async def test_a_quota_of_bytes_counts_files(bus: Bus, database_url: str) -> Non
         await send(world, *file_parts(SMALL, "one"))
         assert (await answer(world, "package", "one"))["state"] == "usable"
         job = SetTenant(tenant="acme", request="limit", limits=[LimitValue(of="max_stored_bytes", value=len(SMALL) + 10)])
-        await send(world, Outgoing(streams.set_tenant("acme"), job, "limit"))
+        await send(world, Outgoing(streams.job("set-tenant", "acme"), job, "limit"))
         await world.rows_become("SELECT max_stored_bytes FROM limits WHERE tenant = 'acme'", [(len(SMALL) + 10,)])
         await send(world, *file_parts(rows(4), "two"))
         assert (await answer(world, "package", "two"))["reasons"][0].startswith("max_stored_bytes: at most")

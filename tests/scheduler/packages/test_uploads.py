@@ -100,7 +100,7 @@ async def test_number_and_bytes_are_limited(bus: Bus, database_url: str) -> None
         await upload(world, WHEEL, "one")
         for limit, value in (("max_packages", 1), ("max_stored_bytes", len(WHEEL) + 3)):
             job = SetTenant(tenant="acme", request=limit.replace("_", "-"), limits=[LimitValue(of=limit, value=value)])
-            await send(world, Outgoing(streams.set_tenant("acme"), job, limit))
+            await send(world, Outgoing(streams.job("set-tenant", "acme"), job, limit))
             await eventually(lambda limit=limit, value=value: world.rows(f"SELECT 1 FROM limits WHERE {limit} = {value}"))
             refused = await upload(world, b"four", limit.replace("_", "-"))
             assert limit in refused["reasons"][0]
@@ -239,7 +239,7 @@ async def test_a_tenants_deletion_takes_its_packages_and_no_others(bus: Bus, dat
         for tenant in ("acme", "globex"):
             await upload(world, WHEEL, f"of-{tenant}", tenant)
         await send(world, part(WHEEL + b"more", "begun"))
-        await send(world, Outgoing(streams.delete_tenant("acme"), DeleteTenant(tenant="acme", request="end"), "end"))
+        await send(world, Outgoing(streams.job("delete-tenant", "acme"), DeleteTenant(tenant="acme", request="end"), "end"))
         await eventually(lambda: world.rows("SELECT 1 FROM events WHERE event = 'tenant-deleted'"))
         assert await world.rows("SELECT tenant FROM packages") == [("globex",)]
         assert await world.rows("SELECT count(*) FROM package_parts") == [(0,)]

@@ -102,7 +102,9 @@ async def test_posted_messages_leave_in_order_and_only_with_their_transaction(da
                 raise ZeroDivisionError
         await execute(database, "SELECT 1")
     async with database.transaction() as tx:
-        tx.post([OutboxMessage("first", event, "1"), OutboxMessage("second", event, "2", {"more": "ä"}, as_json=True)])
+        tx.post([OutboxMessage("first", event, "1"), OutboxMessage("second", event, "2", {"more": "ä"})])
+        tx.post_value("bucket", "key", event)
+        tx.post_deletion("bucket", "key")
         tx.emit_event("acme", "a", "paused", {"reason": "why"})
         tx.outbox.post_encoded("last", b"\x00\xff", "4", {})
         assert await outbox.oldest_rows(tx.connection, 10) == []  # written at its end
@@ -112,10 +114,13 @@ async def test_posted_messages_leave_in_order_and_only_with_their_transaction(da
     assert [(row.subject, row.message_id) for row in rows] == [
         ("first", "1"),
         ("second", "2"),
+        ("$KV.bucket.key", ""),
+        ("$KV.bucket.key", ""),
         ("events.acme.a", ""),
         ("last", "4"),
     ]
-    assert Event.decode(rows[0].body) == Event.decode(rows[1].body) == event
-    assert rows[1].headers["more"] == "ä" and rows[1].body.startswith(b"{")
-    assert rows[3].body == b"\x00\xff" and rows[3].headers == {}
+    assert Event.decode(rows[0].body) == Event.decode(rows[1].body) == Event.decode(rows[2].body) == event
+    assert rows[1].headers["more"] == "ä" and rows[2].body.startswith(b"{")
+    assert rows[3].body == b"" and rows[3].headers == {"KV-Operation": "DEL"}
+    assert rows[5].body == b"\x00\xff" and rows[5].headers == {}
     assert [tuple(row) for row in kept] == [("acme", "a", "paused", {"reason": "why"})]

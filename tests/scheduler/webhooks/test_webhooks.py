@@ -15,6 +15,7 @@ from marlaas.client import Client, ClientError
 from scheduler_svc.base import deleted
 from scheduler_svc.base import webhook_deliveries as webhooks
 from scheduler_svc.base.database import Database
+from scheduler_svc.base.tables import webhooks as rows
 from scheduler_svc.tenancy.webhooks.addresses import WebhookRules
 from scheduler_svc.tenancy.webhooks.sender import Post, WebhookSender
 from scheduler_svc.tenancy.webhooks.signing import key_of, seal
@@ -68,7 +69,7 @@ async def hooked(database: Database, url: str, secret: str, *, tenant: str = "ac
 
 async def shown(database: Database, tenant: str = "acme") -> WebhookOf:
     async with database.statements() as connection:
-        [found] = await webhooks.page(connection, tenant, None, ("", ""), most=2)
+        [found] = await webhooks.page(connection, rows.c.tenant == tenant, most=2)
     return found
 
 

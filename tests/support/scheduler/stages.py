@@ -63,7 +63,7 @@ def spec(name: str = "sums", tenant: str = "acme", **changes: Any) -> dict[str, 
 
 def submission(task: str, raw: dict[str, Any]) -> Outgoing:
     message = SubmitTask(task=task, tenant=raw["tenant"], spec=raw)
-    return Outgoing(streams.submit(raw["tenant"]), message, f"submit:{task}")
+    return Outgoing(streams.job("submit", raw["tenant"]), message, f"submit:{task}")
 
 
 def scored(
@@ -186,7 +186,7 @@ class World(Queried):
     async def control(self, verb: ControlVerb, task: str, tenant: str = "acme", reason: str = "", until: str = "") -> None:
         """Publish a job of `tenant` about the task, and wait for the task's event named `until`, where given."""
         message = ControlTask(task=task, tenant=tenant, reason=reason)
-        await self.bus.publish(Outgoing(streams.control(verb, tenant), message, f"{verb}:{task}:{tenant}"))
+        await self.bus.publish(Outgoing(streams.job(verb, tenant), message, f"{verb}:{task}:{tenant}"))
         if until:
             await self.event(task, until, tenant)
 

@@ -65,7 +65,7 @@ def part(wheel: bytes, request: str, offset: int = 0, tenant: str = "acme", **ch
     """Message with one part of `wheel`. `changes`: of its fields."""
     values = {"digest": digest_of(wheel), "size_bytes": len(wheel), "data": wheel[offset : offset + PART_BYTES]}
     job = UploadPackage(tenant=tenant, request=request, offset=offset, **(values | changes))
-    return Outgoing(streams.upload(tenant), job, f"{request}:{offset}")
+    return Outgoing(streams.job("upload", tenant), job, f"{request}:{offset}")
 
 
 def parts(wheel: bytes, request: str, tenant: str = "acme", **changes: Any) -> list[Outgoing]:
@@ -85,7 +85,9 @@ async def upload(world: World, wheel: bytes, request: str, tenant: str = "acme")
 
 
 async def delete(world: World, digest: str, request: str, tenant: str = "acme") -> dict[str, Any]:
-    await send(world, Outgoing(streams.delete_package(tenant), DeletePackage(tenant=tenant, request=request, digest=digest), request))
+    await send(
+        world, Outgoing(streams.job("delete-package", tenant), DeletePackage(tenant=tenant, request=request, digest=digest), request)
+    )
     return await answer(world, "package-deleted", request, tenant)
 
 
