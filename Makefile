@@ -16,7 +16,7 @@ LOCKED = $(BIN)/uv pip install -q --python $(BIN)/python --compile-bytecode --no
 STAMP := .venv/.installed-$(KIND)
 PACKAGES := common scheduler_svc env_svc rollout_svc trainer_svc gateway_svc marlaas
 
-.PHONY: install requirements release demo test test-slow test-acceptance test-adapters test-compose test-chaos chaos check clean
+.PHONY: install requirements release demo test test-all test-slow test-acceptance test-adapters test-compose test-chaos chaos check clean
 .DEFAULT_GOAL := install
 
 install: $(STAMP)
@@ -60,9 +60,13 @@ WORKERS ?= 3
 IN_PARALLEL = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations 25
 PYTEST ?= $(BIN)/python -m pytest
 test: install
+	$(PYTEST) --quick $(IN_PARALLEL)
+
+# With those that start whole services, stacks, engines and browsers; `.ci/run` runs these, and with COMPOSE_TEST=1 containers too.
+test-all: install
 	$(PYTEST) $(IN_PARALLEL)
 
-# The tests marked slow, which `make test` and `.ci/run` leave out. Its result is written to tests/tiers.json, to be committed.
+# The tests marked slow, which `.ci/run` leaves out. Its result is written to tests/tiers.json, to be committed.
 test-slow: install
 	COMPOSE_TEST=1 $(PYTEST) --tier slow $(IN_PARALLEL)
 

@@ -1,4 +1,7 @@
-"""Tiers that `.ci/run` leaves out: `pytest --tier NAME` runs one, and writes its commit, date and result to `tiers.json`."""
+"""Tiers of tests. `--quick` leaves out what starts whole services or waits for seconds: `make test` does, `.ci/run` does not.
+
+Of those that `.ci/run` leaves out, `--tier NAME` runs one, and writes its commit, date and result to `tiers.json`.
+"""
 
 import json
 import os
@@ -12,7 +15,12 @@ RECORDED = Path(__file__).with_suffix(".json")
 OUTCOMES = ("passed", "failed", "error", "skipped")
 
 
+WHOLE = ()
+"""Beginnings of the ids of tests that start services, stacks, engines, browsers or clusters as processes, or wait for them for seconds."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="Leave out the tests that start whole services.")
     parser.addoption("--tier", help=f"Run the tests with this mark; a whole run is recorded in {RECORDED.name}.")
 
 
@@ -23,6 +31,14 @@ def pytest_configure(config: pytest.Config) -> None:
         is_whole = not config.option.keyword and config.args_source == pytest.Config.ArgsSource.TESTPATHS
         if is_whole and not config.option.collectonly and not hasattr(config, "workerinput"):
             config.pluginmanager.register(Recording(tier))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("quick"):
+        left_out = [item for item in items if item.nodeid.startswith(WHOLE)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.nodeid.startswith(WHOLE)]
 
 
 class Recording:

@@ -18,7 +18,7 @@ class Consumer:
     task_token: int
     """Index of the task's id among the subject's tokens; -1 if there is none."""
     ack_wait_s: float = 5.0
-    """Lease of a delivery in seconds: without a heartbeat for this long, the message is redelivered (ADR 3)."""
+    """Lease of a delivery in seconds: NATS redelivers a message without a heartbeat for this long (ADR 3)."""
     max_attempts: int = 5
     """Maximum attempts in one process that end with an error of the handler."""
     max_deliveries: int = 20

@@ -11,7 +11,7 @@ answers.py    effects of an executor's answer
 booking.py    who pays for a slice that has ended
 clocks.py     clocks of pools, also in the bucket `pools`
 row_cache.py  rows, measured moves, and tenants' time, cached between decisions
-pool_jobs.py  jobs of operators: park, drain, wake, release, measure
+pool_jobs.py  audited jobs of operators: park, drain, wake, release, measure
 asked.py      answers to questions: executors, slices, moves, traces, parked pools
 deployed.py   accelerators and executors of the pools file
 decisions/    pure functions

@@ -6,6 +6,7 @@ Constraints of the schema are not repeated here.
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from common.messages.tenancy.billing import TOKEN_KINDS
 from scheduler_svc.doctor.violation import Violation
 
 MAX_ROWS = 20
@@ -126,16 +127,16 @@ RULES: dict[str, str] = {
         FROM (SELECT * FROM steps WHERE state = 'trained') s
         FULL JOIN (SELECT * FROM ledger WHERE kind = 'trained') l ON l.task = s.task AND l.number = s.version + 1
         WHERE s.task IS NULL OR l.task IS NULL""",
-    "a task's totals are what the ledger has of it": """
+    "a task's totals are what the ledger has of it": f"""
         SELECT t.id AS task, t.booked_tokens, t.sampled_tokens, coalesce(sum(l.tokens), 0) AS booked,
                coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'sampled'), 0) AS sampled
-        FROM tasks t LEFT JOIN ledger l ON l.task = t.id AND l.kind NOT IN ('env_ms', 'stored_byte_hours', 'accelerator') GROUP BY t.id
+        FROM tasks t LEFT JOIN ledger l ON l.task = t.id AND l.kind IN {TOKEN_KINDS} GROUP BY t.id
         HAVING t.booked_tokens <> coalesce(sum(l.tokens), 0)
             OR t.sampled_tokens <> coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'sampled'), 0)""",
-    "a task has paid the amount on its invoice": """
+    "a task has paid the amount on its invoice": f"""
         SELECT t.id AS task, t.paid_tokens, t.paid_money, coalesce(sum(i.quantity) FILTER (WHERE i.is_tokens), 0) AS tokens,
                coalesce(sum(i.money), 0) AS money
-        FROM tasks t LEFT JOIN (SELECT *, kind IN ('prompt', 'sampled', 'trained', 'evaluation') AS is_tokens FROM task_invoice) i
+        FROM tasks t LEFT JOIN (SELECT *, kind IN {TOKEN_KINDS} AS is_tokens FROM task_invoice) i
              ON i.task = t.id GROUP BY t.id
         HAVING t.paid_tokens <> coalesce(sum(i.quantity) FILTER (WHERE i.is_tokens), 0) OR t.paid_money <> coalesce(sum(i.money), 0)""",
     "served tokens are on the bill as they were reported, at the prices of their time": """

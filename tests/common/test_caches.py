@@ -69,3 +69,20 @@ async def test_least_recently_used_value_is_evicted() -> None:
     assert gone == [2]
     assert await once.get("a", workshop.make) == 1
     assert sorted(await once.close()) == [1, 3]
+
+
+async def test_peek_has_what_is_constructed_and_no_failure_and_counts_as_use() -> None:
+    workshop, once = Workshop(), SingleFlightCache[str, int](max_size=2)
+    waiting = asyncio.ensure_future(once.get("a", workshop.make))
+    await asyncio.sleep(0)
+    assert once.peek("a") is None and once.peek("none") is None
+    workshop.go.set()
+    assert await waiting == once.peek("a") == 1
+    await once.get("b", workshop.make)
+    assert once.peek("a") == 1
+    await once.get("c", workshop.make)
+    assert once.peek("a") == 1 and once.peek("b") is None
+    workshop.error = ConnectionError("away")
+    with pytest.raises(ConnectionError):
+        await once.get("failed", workshop.make)
+    assert once.peek("failed") is None

@@ -1,6 +1,8 @@
-"""PostgreSQL for tests: a server without fsync, a migrated template, and copies of it."""
+"""PostgreSQL for tests: a server in memory, a migrated template, and copies of it."""
 
 import os
+import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,14 +22,21 @@ SHORT = ("max_wal_size=128MB", "authentication_timeout=10s")
 SETTINGS = [part for setting in (*UNSAFE, *SHORT) for part in ("-c", setting)]
 
 
+MEMORY, ROOM_BYTES = Path("/dev/shm"), 2 * 1024**3
+"""File system in memory, used if it has this much room: a disk takes up to nine times as long to copy a database of nine hundred files."""
+
+
 @contextmanager
 def running_postgres(folder: Path) -> Iterator[int]:
-    """Its port, until the block ends. libpq finds the passwords of its roles by itself, also in child processes."""
-    port = servers.free_port()
-    command = servers.postgres_command(folder / "data", port)
-    os.environ["PGPASSFILE"] = str(database_folder.passfile(folder / "data"))
-    with running(replace(command, argv=[*command.argv, *SETTINGS]), port, folder / "postgres.log"):
-        yield port
+    """Its port, until the block ends; `folder` gets its log. libpq finds the passwords of its roles by itself, also in child processes."""
+    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOM_BYTES
+    with tempfile.TemporaryDirectory(prefix="marlaas-postgres-", dir=MEMORY if has_room else None) as name:
+        data, port = Path(name) / "data", servers.free_port()
+        data.parent.chmod(0o755)  # PostgreSQL runs as another user than root
+        command = servers.postgres_command(data, port)
+        os.environ["PGPASSFILE"] = str(database_folder.passfile(data))
+        with running(replace(command, argv=[*command.argv, *SETTINGS]), port, folder / "postgres.log"):
+            yield port
 
 
 def migrated(postgres_port: int) -> str:

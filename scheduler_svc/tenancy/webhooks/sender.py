@@ -14,6 +14,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from urllib.parse import SplitResult
 
 import structlog
@@ -52,13 +53,19 @@ async def resolved(host: str, port: int) -> list[str]:
     return [str(address[4][0]) for address in found]
 
 
+@cache
+def _system_tls() -> ssl.SSLContext:
+    """TLS context of the system's certificates, which take some 20 ms to load."""
+    return ssl.create_default_context()
+
+
 class Post:
     """HTTP client for webhooks. `tls`: overrides the system's certificates; `resolve`: overrides its resolver."""
 
     def __init__(self, policy: Policy, *, timeout_s: float = TIMEOUT_S, tls: ssl.SSLContext | None = None, resolve: Resolve = resolved):
         self._policy = policy
         self._timeout_s = timeout_s
-        self._tls = tls or ssl.create_default_context()
+        self._tls = tls or _system_tls()
         self._resolve = resolve
 
     async def send(self, url: str, headers: Mapping[str, str], body: bytes) -> int:

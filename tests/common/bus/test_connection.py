@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
+from nats.errors import NoRespondersError
 from nats.js.kv import KeyValue
 
 from common import streams
@@ -232,3 +233,18 @@ async def test_answer_to_a_ping_says_that_the_server_has_what_was_sent_before(bu
     await client.flush()
     await subscription.drain()
     assert [line.split()[0] for line in bytes(sent).splitlines()] == [b"SUB", b"PING", b"UNSUB", b"PING"]
+
+
+async def test_request_without_an_answer_ends_in_time_and_leaves_nothing_behind(bus: Bus) -> None:
+    client = bus._connection.client
+    listening = await client.subscribe("silent")
+    for stop in (asyncio.TimeoutError, asyncio.CancelledError):
+        asked = asyncio.ensure_future(client.request("silent", b"", timeout=0.1 if stop is asyncio.TimeoutError else 60))
+        await listening.next_msg()
+        if stop is asyncio.CancelledError:
+            asked.cancel()
+        with pytest.raises(stop):
+            await asked
+        assert not client._resp_map
+    with pytest.raises(NoRespondersError):
+        await client.request("nobody", b"")

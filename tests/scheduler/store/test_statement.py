@@ -34,6 +34,14 @@ async def test_statement_is_rolled_back_with_its_transaction(database: Database)
         assert (await tx.connection.execute(select(tenants.c.id))).scalars().all() == ["other"]
 
 
+async def test_statement_is_parsed_and_planned_once_a_connection(database: Database) -> None:
+    uses = text("SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE 'SELECT tenants.id, length%'")
+    async with database.transaction() as tx:
+        for _ in range(7):
+            await NAMES.run(tx.connection)
+        assert (await tx.connection.execute(uses)).all() == [(7, 0)]
+
+
 async def test_lost_connection_is_reported_as_unavailable_and_replaced(database: Database) -> None:
     for _ in range(3):
         with pytest.raises(Unavailable, match="terminating connection"):
