@@ -4,17 +4,37 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+from nats.js.errors import APIError
+
 from common import streams
 from common.bus import Bus, Delivery, Outgoing
 from tests.support.scheduler.stages import Stages, World
 
+WRONG_LAST_MESSAGE_ID = 10070
+"""NATS's error code for a message that expects another last message id."""
+
 
 async def forget_message_ids(bus: Bus) -> None:
-    """Shorten the two minutes for which NATS remembers message ids."""
+    """Shorten the two minutes for which NATS remembers message ids, also those of stored messages: see `is_forgotten`."""
     js = bus.blobs_context()
     for stream in (streams.BATCHES, streams.WEIGHTS):
         config = (await js.stream_info(stream.name)).config
         await js.update_stream(config.evolve(duplicate_window=0.1))
+
+
+async def is_forgotten(bus: Bus, out: Outgoing) -> bool:
+    """Whether NATS would store a message with the id of `out`, and not drop it as a duplicate.
+
+    Stores nothing: NATS drops duplicates first, then refuses the message, because it expects another last message id.
+    """
+    headers = {"Nats-Msg-Id": out.message_id, "Nats-Expected-Last-Msg-Id": "of no message"}
+    try:
+        await bus.blobs_context().publish(out.subject, headers=headers)
+    except APIError as error:
+        if error.err_code != WRONG_LAST_MESSAGE_ID:
+            raise
+        return True
+    return False
 
 
 async def is_relayed(world: World, backlog: int) -> bool:
