@@ -15,7 +15,25 @@ RECORDED = Path(__file__).with_suffix(".json")
 OUTCOMES = ("passed", "failed", "error", "skipped")
 
 
-WHOLE = ()
+WHOLE = (
+    "tests/bench/",
+    "tests/common/access/test_blobs",
+    "tests/common/access/test_protocol",
+    "tests/common/leases/test_killing",
+    "tests/common/test_cluster",
+    "tests/compose/",
+    "tests/e2e/",
+    *(f"tests/env/{subject}" for subject in ("adapters/", "check/", "hosted/", "packages/", "sandboxes/", "service/", "test_main")),
+    *(f"tests/gateway/{subject}" for subject in ("dashboard/", "openai/", "test_hostile_bodies", "test_http_keys", "test_process")),
+    *(f"tests/marlaas/{subject}" for subject in ("containers/", "door/", "over_http/", "stack/", "tenancy/")),
+    "tests/oracle/",
+    *(f"tests/rollout/{subject}" for subject in ("parking/", "test_adapters", "test_calculator", "test_engine", "test_inherited")),
+    *(f"tests/rollout/test_{subject}" for subject in ("process", "service", "stop_strings")),
+    "tests/scheduler/doctor/",
+    "tests/scheduler/maintenance/test_store_consistency",
+    "tests/serving/",
+    "tests/trainer/test_process",
+)
 """Beginnings of the ids of tests that start services, stacks, engines, browsers or clusters as processes, or wait for them for seconds."""
 
 
