@@ -1,10 +1,13 @@
 """The list of long tests is true, and what is not on it is noticed."""
 
 import ast
+import multiprocessing
+import time
 
+import psutil
 import pytest
 
-from tests.long_tests import COMPUTED, LONG_S, REASONS, unlisted
+from tests.long_tests import COMPUTED, LONG_S, REASONS, pytest_runtest_call, unlisted
 from tests.support.paths import ROOT
 
 
@@ -37,3 +40,25 @@ def test_only_calls_that_took_long_and_are_not_listed_are_named() -> None:
         ("a::e", 60, 1.5),
         ("a::c[x]", LONG_S + 1, 1.5),
     ]
+
+
+def _compute() -> None:
+    until = time.process_time() + 1.0
+    while time.process_time() < until:
+        pass
+    time.sleep(60)
+
+
+def test_what_a_child_of_an_earlier_test_computed_is_not_this_tests(request: pytest.FixtureRequest) -> None:
+    child = multiprocessing.get_context("fork").Process(target=_compute)
+    child.start()
+    while sum(psutil.Process(child.pid).cpu_times()[:2]) < 0.8:
+        assert child.is_alive()
+        time.sleep(0.02)
+    around = pytest_runtest_call(request.node)
+    next(around)
+    child.kill()
+    child.join()
+    with pytest.raises(StopIteration):
+        next(around)
+    assert dict(request.node.user_properties)[COMPUTED] < 0.5

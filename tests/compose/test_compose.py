@@ -279,6 +279,8 @@ def test_running_task_continues_after_down_and_up_and_after_a_restore(deployment
 
 
 def test_running_task_continues_after_its_deployment_lost_its_keys(deployment: Deployment, tmp_path: Path) -> None:
+    deployment.as_printed("docker compose run --rm marlaas keys create acme lost --role owner --to /creds/lost.creds", tmp_path)
+    deployment.tenants_key(tmp_path, "lost").rename(tmp_path / "acme.creds")  # the first key is gone after a restore
     job = Job(deployment, tmp_path, "lost-keys", steps=60)
     job.advance(2)
     replace = [one for one in commands("tenancy.md", "## Lost or stolen signing keys") if one.startswith("docker ")]
@@ -295,7 +297,7 @@ def test_running_task_continues_after_its_deployment_lost_its_keys(deployment: D
     refused = subprocess.run(argv, capture_output=True, text=True, timeout=120)
     assert refused.returncode == 1 and "refuses key" in refused.stderr
     (tmp_path / "acme.creds").unlink()
-    deployment.as_printed("docker compose run --rm --entrypoint rm marlaas /creds/acme.creds", tmp_path)
+    deployment.as_printed("docker compose run --rm --entrypoint rm marlaas -f /creds/acme.creds", tmp_path)
     deployment.as_printed("docker compose run --rm marlaas keys create acme laptop --role owner --to /creds/acme.creds", tmp_path)
     later = Job(deployment, tmp_path, "later", steps=2)
     later.finish()

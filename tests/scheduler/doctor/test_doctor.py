@@ -88,7 +88,8 @@ async def violations_after(database_url: str, statement: str) -> list[Violation]
     try:
         async with await Database.connect(database_url) as database, database.transaction() as tx:
             outer = await tx.connection.begin_nested()
-            await tx.connection.execute(text(statement))
+            for one in statement.split("; "):  # a prepared statement is one
+                await tx.connection.execute(text(one))
             found = await database_rules.examine_database(tx.connection)
             await outer.rollback()
             return found
