@@ -77,8 +77,6 @@ SUBJECTS = (
     "leases.now.<accelerator>.<executor>",
 )
 """Templates of subjects, as in `common/streams/`."""
-
-
 PATTERNS: Mapping[str, list[re.Pattern[str]]] = defaultdict(list)
 """First token → patterns of the templates that begin with it."""
 for _template in SUBJECTS:

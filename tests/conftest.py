@@ -31,7 +31,6 @@ APART = (
     "tests/common/test_cluster",
     "tests/trainer/test_process",
     "tests/env/test_main",
-    "tests/env/hosted/test_hosted",
     "tests/e2e/",
 )
 """Files whose tests share nothing and wait long, so that several processes may share them; any other file is one process's."""

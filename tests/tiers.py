@@ -55,8 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("quick"):
-        left_out = [item for item in items if item.nodeid.startswith(WHOLE)]
-        config.hook.pytest_deselected(items=left_out)
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid.startswith(WHOLE)])
         items[:] = [item for item in items if not item.nodeid.startswith(WHOLE)]
 
 

@@ -175,8 +175,7 @@ class Outcomes:
 
     def of(self, consumer: Consumer, message: Msg) -> DeliveryHistory:
         """The message's history; zero counts if it has neither failed nor been handed back here."""
-        past = self._pasts.peek(_key(consumer, message)) if len(self._pasts) else None  # mostly there is none of any message
-        return past or DeliveryHistory()
+        return self._pasts.peek(_key(consumer, message)) or DeliveryHistory()
 
     def failed(self, consumer: Consumer, message: Msg) -> int:
         """Count a failure; returns the number of failures."""
@@ -189,8 +188,7 @@ class Outcomes:
 
     def forget(self, consumer: Consumer, message: Msg) -> None:
         """Drop the history of a message that is done, or a dead letter."""
-        if len(self._pasts):
-            self._pasts.pop(_key(consumer, message))
+        self._pasts.pop(_key(consumer, message))
 
     def _noted(self, consumer: Consumer, message: Msg) -> DeliveryHistory:
         return self._pasts.get(_key(consumer, message), DeliveryHistory)

@@ -55,8 +55,8 @@ CANCEL_S = 3.0
 UNREACHABLE = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
 """Connection errors of SQLAlchemy, and of psycopg for statements that bypass SQLAlchemy (`base/sql.py`)."""
 PREPARED = {"prepare_threshold": 0, "options": "-c plan_cache_mode=force_generic_plan"}
-"""A statement is parsed and planned once a connection. Left to itself, PostgreSQL plans those with lists of tasks anew each time, which
-takes as long as running them."""
+"""Each connection parses and plans a statement once. By default PostgreSQL plans one with lists of tasks at every execution, which takes
+as long as to run it."""
 MIGRATE = "run `python -m scheduler_svc.migrate` of this version"
 
 log = structlog.get_logger()

@@ -247,4 +247,4 @@ async def test_request_without_an_answer_ends_in_time_and_leaves_nothing_behind(
             await asked
         assert not client._resp_map
     with pytest.raises(NoRespondersError):
-        await client.request("nobody", b"")
+        await client.request("unsubscribed", b"")
