@@ -16,6 +16,9 @@ LOCKED = $(BIN)/uv pip install -q --python $(BIN)/python --compile-bytecode --no
 STAMP := .venv/.installed-$(KIND)
 PACKAGES := common scheduler_svc env_svc rollout_svc trainer_svc gateway_svc marlaas
 
+# Compiled modules are kept even where the machine's settings say otherwise: each of the tests' many processes would compile hundreds.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: install requirements release demo test test-all test-slow test-acceptance test-adapters test-compose test-chaos chaos check clean
 .DEFAULT_GOAL := install
 
@@ -55,8 +58,8 @@ release: install
 demo: install
 	$(BIN)/marlaas demo
 
-# In three processes, since most tests wait for servers more than they compute. In one: make test WORKERS=0
-WORKERS ?= 3
+# In four processes, since most tests wait for servers more than they compute. In one: make test WORKERS=0
+WORKERS ?= 4
 IN_PARALLEL = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations 25
 PYTEST ?= $(BIN)/python -m pytest
 test: install

@@ -11,7 +11,7 @@ from marlaas.stack import servers
 from tests.support.buses import HASTY
 from tests.support.keyed import WITH_INSTALLED, Keyed, keyed_server
 from tests.support.postgres import as_role, database_copy, migrated, running_postgres
-from tests.support.servers import running
+from tests.support.servers import fast_folder, running
 
 pytest_plugins = ("tests.long_tests", "tests.tiers")
 RUN_FIRST = (
@@ -102,21 +102,28 @@ def owner_url(database_url: str) -> str:
 
 
 @pytest.fixture
-def nats_url(tmp_path: Path) -> Iterator[str]:
+def nats_folder() -> Iterator[Path]:
+    """Where the test's NATS keeps its data."""
+    with fast_folder() as folder:
+        yield folder
+
+
+@pytest.fixture
+def nats_url(nats_folder: Path, tmp_path: Path) -> Iterator[str]:
     """A server of its own for each test: streams are global, and a server starts in a few milliseconds.
 
     Without keys: a test's one connection is a service and all that it talks with. What each key permits is tested in `common/access`, and
     by all that starts processes, which have their keys.
     """
     port = servers.free_port()
-    with running(servers.nats_command(tmp_path / "nats", port, sync="1s"), port, tmp_path / "nats.log"):
+    with running(servers.nats_command(nats_folder, port, sync="1s"), port, tmp_path / "nats.log"):
         yield servers.nats_url(port)
 
 
 @pytest.fixture
-async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
+async def keyed(nats_folder: Path) -> AsyncIterator[Keyed]:
     """A server that wants the keys of services that are processes, and none of the test doubles that are the others."""
-    async with keyed_server(tmp_path / "keyed", open_to_tests=True, deployment=WITH_INSTALLED) as server:
+    async with keyed_server(nats_folder, open_to_tests=True, deployment=WITH_INSTALLED) as server:
         yield server
 
 

@@ -126,8 +126,7 @@ class Bus:
         """Create or update every stream and bucket; the scheduler's replicas call it at start. Several replicas may run it concurrently.
 
         `replicas`: minimum copies of each in a cluster. `blobs_bytes`: size limit of the blob store; 0 leaves it unchanged.
-        `streams_bytes`: total
-        size limit of all streams, each of which gets its share.
+        `streams_bytes`: total size limit of all streams, each of which gets its share.
         """
         await self.declarations.declare(streams, replicas=replicas, blobs_bytes=blobs_bytes, streams_bytes=streams_bytes)
         await self.clock.read()

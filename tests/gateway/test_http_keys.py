@@ -265,7 +265,7 @@ async def test_full_bucket_refuses_keys_and_holds_up_nothing(gateway: Entering, 
 
 
 async def test_text_of_a_key_is_in_no_table_stream_and_log(
-    gateway: Entering, keyed_world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gateway: Entering, keyed: Keyed, keyed_world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = await gateway.key("acme", "ci", "owner")
     async with gateway.access.entered(text) as caller:
@@ -280,11 +280,11 @@ async def test_text_of_a_key_is_in_no_table_stream_and_log(
     assert seed is not None
     for secret in (text, text.removeprefix("mk-"), seed.reveal()):
         assert await in_tables(keyed_world, secret) == set()
-        assert in_streams(tmp_path, secret) == set()
+        assert in_streams(keyed.log.parent / "nats", secret) == set()
         assert secret not in out
-        assert secret not in (tmp_path / "nats.log").read_text()
+        assert secret not in keyed.log.read_text()
     assert await in_tables(keyed_world, digest_of(text)) == {"keys"}, "the search finds what is there"
-    await eventually(lambda: f"KV_{HTTP_KEYS_BUCKET}" in in_streams(tmp_path, digest_of(text)), 60)
+    await eventually(lambda: f"KV_{HTTP_KEYS_BUCKET}" in in_streams(keyed.log.parent / "nats", digest_of(text)), 60)
 
 
 async def test_keys_are_told_again_after_nats_has_lost_them(keyed: Keyed, keyed_world: World, tmp_path: Path) -> None:

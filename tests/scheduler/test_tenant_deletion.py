@@ -79,7 +79,9 @@ async def gone_from_streams(folder: Path) -> None:
     assert in_streams(folder) == set()
 
 
-async def test_deleted_tenant_leaves_what_it_consumed_and_no_content(bus: Bus, database_url: str, tmp_path: Path) -> None:
+async def test_deleted_tenant_leaves_what_it_consumed_and_no_content(
+    bus: Bus, database_url: str, nats_folder: Path, tmp_path: Path
+) -> None:
     async with planting_world(bus, database_url, tmp_path, clean=("other", "live")) as world:
         await plant(world)
         assert {"events", "dead_letters", "keys"} <= await in_tables(world)
@@ -97,7 +99,7 @@ async def test_deleted_tenant_leaves_what_it_consumed_and_no_content(bus: Bus, d
             receipt[name] > 0 for name in ("groups", "trajectories", "steps", "evaluations", "events", "blobs", "blob_bytes", "messages")
         )
         assert await in_tables(world) == set()
-        await gone_from_streams(tmp_path)
+        await gone_from_streams(nats_folder)
         assert await world.rows("SELECT id FROM tasks WHERE tenant = 'acme'") == []
         assert await bus.streams.subjects(streams.EVENTS, "events.acme.>") == {"events.acme.none": 1}
         [consumed] = await world.rows(CONSUMED)
@@ -125,7 +127,7 @@ async def test_foreign_or_unknown_tenants_are_not_deleted(bus: Bus, database_url
 
 
 async def test_deletion_that_is_killed_at_each_point_ends_as_if_undisturbed(
-    bus: Bus, database_url: str, nats_url: str, tmp_path: Path
+    bus: Bus, database_url: str, nats_folder: Path, nats_url: str, tmp_path: Path
 ) -> None:
     async with planting_world(bus, database_url, tmp_path, clean=("other", "live")) as world:
         await plant(world)
@@ -143,7 +145,7 @@ async def test_deletion_that_is_killed_at_each_point_ends_as_if_undisturbed(
         with service_process("scheduler_svc", settings | {"MARLAAS_HTTP_PORT": "0"}, tmp_path / "log"):
             receipt = await answer(stopped, "one")
             await everything_published(stopped)
-            await gone_from_streams(tmp_path)  # what an earlier start had not published is erased after it is
+            await gone_from_streams(nats_folder)  # what an earlier start had not published is erased after it is
         assert (receipt["tasks"], receipt["cancelled"], receipt["dead_letters"], receipt["keys"]) == (2, 1, 2, 2)
         assert (receipt["packages"], receipt["package_bytes"]) == (2, 5 + 7)
         assert await stopped.rows("SELECT count(*) FROM tenants WHERE deleted_at IS NOT NULL") == [(1,)]

@@ -1,8 +1,6 @@
 """PostgreSQL for tests: a server in memory, a migrated template, and copies of it."""
 
 import os
-import shutil
-import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +11,7 @@ import psycopg
 from sqlalchemy import make_url
 
 from marlaas.stack import database_folder, servers
-from tests.support.servers import running
+from tests.support.servers import fast_folder, running
 
 UNSAFE = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 """Data need not survive the machine's own crash; they do survive the server's."""
@@ -22,17 +20,12 @@ SHORT = ("max_wal_size=128MB", "authentication_timeout=10s")
 SETTINGS = [part for setting in (*UNSAFE, *SHORT) for part in ("-c", setting)]
 
 
-MEMORY, ROOM_BYTES = Path("/dev/shm"), 2 * 1024**3
-"""File system in memory, used if it has this much room: a disk takes up to nine times as long to copy a database of nine hundred files."""
-
-
 @contextmanager
 def running_postgres(folder: Path) -> Iterator[int]:
     """Its port, until the block ends; `folder` gets its log. libpq finds the passwords of its roles by itself, also in child processes."""
-    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOM_BYTES
-    with tempfile.TemporaryDirectory(prefix="marlaas-postgres-", dir=MEMORY if has_room else None) as name:
-        data, port = Path(name) / "data", servers.free_port()
-        data.parent.chmod(0o755)  # PostgreSQL runs as another user than root
+    with fast_folder() as fast:
+        data, port = fast / "data", servers.free_port()
+        fast.chmod(0o755)  # PostgreSQL runs as another user than root
         command = servers.postgres_command(data, port)
         os.environ["PGPASSFILE"] = str(database_folder.passfile(data))
         with running(replace(command, argv=[*command.argv, *SETTINGS]), port, folder / "postgres.log"):

@@ -33,7 +33,7 @@ async def digests(world: World, task: str) -> set[str]:
 
 
 async def test_deleted_task_leaves_no_content_in_tables_files_and_logs(
-    bus: Bus, database_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    bus: Bus, database_url: str, nats_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async with planting_world(bus, database_url, tmp_path, clean=("other", "live")) as world:
         await world.submit("live", spec(tenant="globex", limits=LONG))
@@ -45,27 +45,29 @@ async def test_deleted_task_leaves_no_content_in_tables_files_and_logs(
         await world.control("cancel", "stopped", reason=CANARY, until="cancelled")
         await everything_published(world)
         before = await digests(world, "other")
-        assert (await in_tables(world), in_streams(tmp_path)) == (TABLES, STREAMS)
+        assert (await in_tables(world), in_streams(nats_folder)) == (TABLES, STREAMS)
         for task in ("a", "stopped"):
             await world.control("delete", task, until="deleted")
         assert await in_tables(world) == set()
-        await eventually(lambda: not in_streams(tmp_path), 60)  # the tests' server rewrites files every second
+        await eventually(lambda: not in_streams(nats_folder), 60)  # the tests' server rewrites files every second
         assert await digests(world, "other") == before != set()
         await clean(world)
     out = capfd.readouterr()
     assert CANARY not in out.out + out.err + (tmp_path / "nats.log").read_text()
 
 
-async def test_reports_that_come_after_a_deletion_are_erased_by_the_sweep(bus: Bus, database_url: str, tmp_path: Path) -> None:
+async def test_reports_that_come_after_a_deletion_are_erased_by_the_sweep(
+    bus: Bus, database_url: str, nats_folder: Path, tmp_path: Path
+) -> None:
     async with planting_world(bus, database_url, tmp_path, clean=()) as world:
         await world.run("a", planted())
         await everything_published(world)
         await world.control("delete", "a", until="deleted")
         await bus.publish(letter("a"))
         await eventually(lambda: acknowledged(world))
-        assert in_streams(tmp_path) == {"FAILED"}
+        assert in_streams(nats_folder) == {"FAILED"}
         await world.scheduler._collector.sweep()  # pyright: ignore[reportPrivateUsage]
-        assert (await in_tables(world), in_streams(tmp_path)) == (set(), set())
+        assert (await in_tables(world), in_streams(nats_folder)) == (set(), set())
 
 
 async def acknowledged(world: World) -> bool:

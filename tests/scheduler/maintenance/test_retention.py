@@ -23,7 +23,9 @@ async def expiring(world: World, task: str) -> list[object]:
     return [data["what"] for data in await world.events(task, "expiring")]
 
 
-async def test_each_kind_goes_after_its_days_and_is_announced_a_day_before(bus: Bus, database_url: str, tmp_path: Path) -> None:
+async def test_each_kind_goes_after_its_days_and_is_announced_a_day_before(
+    bus: Bus, database_url: str, nats_folder: Path, tmp_path: Path
+) -> None:
     async with planting_world(bus, database_url, tmp_path, clean=("other",)) as world:
         await world.run("a", planted())
         await world.run("other", spec(tenant="globex", keep={"batches": 2}))
@@ -52,7 +54,7 @@ async def test_each_kind_goes_after_its_days_and_is_announced_a_day_before(bus: 
         await at_day(world, 30.2)
         await world.event("a", "deleted")
         assert await in_tables(world) == set()
-        await eventually(lambda: not in_streams(tmp_path), 60)
+        await eventually(lambda: not in_streams(nats_folder), 60)
         assert await kinds(world, "other") == {"adapter", "checkpoint", "batch"}
         await swept(world)
 

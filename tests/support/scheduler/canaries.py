@@ -22,6 +22,7 @@ from common.messages import (
     TurnRequest,
     TurnsSampled,
 )
+from marlaas.stack import servers
 from tests.support.scheduler.finished import StagesWithBlobs, settled
 from tests.support.scheduler.stages import World, running_world, scored, spec
 from tests.support.waiting import at_work, eventually_equals
@@ -139,9 +140,10 @@ def streams_of(consumer: streams.Consumer) -> streams.Stream:
 
 
 def in_streams(folder: Path, canary: str = CANARY) -> set[str]:
-    """Streams with the canary in the bytes of their files; `folder`: the test's."""
+    """Streams with the canary in the bytes of their files; `folder`: where NATS keeps its data."""
+    assert (folder / servers.STORE).is_dir(), "what is not searched has no canary either"
     found: set[str] = set()
-    for file in (folder / "nats").rglob("*"):
+    for file in folder.rglob("*"):
         try:
             if file.is_file() and canary.encode() in file.read_bytes():
                 path = file.parts

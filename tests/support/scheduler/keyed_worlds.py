@@ -13,9 +13,9 @@ from tests.support.scheduler.stages import World, running_world
 
 
 @pytest.fixture
-async def keyed(tmp_path: Path) -> AsyncGenerator[Keyed]:
+async def keyed(nats_folder: Path) -> AsyncGenerator[Keyed]:
     """A server that wants keys, with the accounts of two tenants."""
-    async with keyed_server(tmp_path) as server:
+    async with keyed_server(nats_folder) as server:
         yield server
 
 
