@@ -1,4 +1,4 @@
-"""Durable consumers."""
+"""Durable consumers, and their leases: seconds after which NATS delivers a message again that no process keeps."""
 
 from dataclasses import dataclass
 
