@@ -42,6 +42,7 @@ async def check_environment(tx: Transaction, task: str, families: set[str]) -> N
     """Request a check of the task's options from the environment's family.
 
     The task waits while no replica serves the family, or while CHECKS_PER_TENANT of its tenant's tasks are being checked there.
+    They are counted without a lock, so concurrent transactions may each request one more.
     """
     found = await tasks.find_task(tx.connection, task)
     assert found is not None
