@@ -67,7 +67,7 @@ class Reports:
         return now_s - max(seen.arrived_s if seen is not None else 0.0, self._excused_s) > SILENT_S
 
     def state_since_s(self, key: Key) -> float:
-        """Time since which the executor's reports show its present state without a possible gap."""
+        """Time since which the executor's reports show its present state; at the earliest, the end of the last gap in reports."""
         seen = self._seen.get(key)
         return max(seen.state_since_s if seen is not None else 0.0, self._excused_s)
 

@@ -48,7 +48,7 @@ class Demand:
     executor: str
     pool: str
     function: Function
-    """Function of its oldest ready work; without ready work, of its latest."""
+    """Function of the executor's oldest ready work; if no work is ready, of its latest work."""
     tier: Tier
     device_bytes: int
     """Bytes that the executor needs on the device."""
@@ -85,7 +85,7 @@ class Holding:
     awake_s: float
     """Time at which the executor woke."""
     switch_s: float
-    """Seconds that the switch to it took."""
+    """Seconds that the switch to the executor took."""
     running: Function | None
     """Function of the operation in progress; None if none is."""
     has_started: bool
@@ -93,7 +93,7 @@ class Holding:
     stay_since_s: float
     """End of the latest switch that moved state to the device; later switches between executors on the device do not count."""
     stay_switch_s: float
-    """Seconds that this switch took."""
+    """Seconds that the switch of `stay_since_s` took."""
     left: Quantiles | None = None
     """Time until the running work ends; None if nothing runs."""
 

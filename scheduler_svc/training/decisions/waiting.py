@@ -98,9 +98,9 @@ class Places:
     own: int
     """Sequences of this task."""
     siblings: int
-    """Sequences of its tenant's other tasks in the pool."""
+    """Sequences of the other tasks of this task's tenant in the pool."""
     tenant: int
-    """Sequences of its tenant over all pools."""
+    """Sequences of this task's tenant over all pools."""
     in_pool: Load = NOTHING
     """Work of the task's tenant in the pool."""
 

@@ -63,7 +63,7 @@ class Task:
     warnings: dict[str, str]
     """Active warnings: sentences by name (`training/decisions/endings.py`)."""
     start: AdapterRef | None
-    """Adapter of version 0 after a warm start."""
+    """Adapter of version 0 after a warm start; None without one."""
     package: BlobRef | None
     """Package of the task's environment; None for an environment of the operator."""
     expired: frozenset[str]
@@ -185,7 +185,7 @@ async def tenants_of(connection: AsyncConnection, ids: Collection[str]) -> dict[
 
 
 async def ended_after(connection: AsyncConnection, moment: datetime, *, most: int) -> dict[str, datetime]:
-    """End times by task, of the first `most` tasks that ended after `moment`, and of all that ended together with the last of them."""
+    """End times by task, of the first `most` tasks that ended after `moment`, and of others that ended at the same time as the last."""
     latest = select(tasks.c.ended_at).where(tasks.c.ended_at > moment).order_by(tasks.c.ended_at).limit(most).subquery()
     until = select(func.max(latest.c.ended_at)).scalar_subquery()
     statement = select(tasks.c.id, tasks.c.ended_at).where(tasks.c.ended_at > moment, tasks.c.ended_at <= until)

@@ -96,8 +96,8 @@ async def void_overdue(tx: Transaction, task_id: str, policy: SchedulingPolicy, 
 async def refillable_groups(connection: AsyncConnection, by_id: dict[str, Task], complete: Sequence[DecidedGroup]) -> list[GroupKey]:
     """Complete groups to refill: groups whose members' rewards are equal after shaping.
 
-    Each version may refill `max_refills` groups. Further groups are trained unchanged, so that a task that always succeeds, or
-    always fails, still ends.
+    At most `max_refills` groups of a sampling version are refilled. Further groups are trained unchanged, so that a task that always
+    succeeds, or always fails, still ends.
     """
     asked = [found for found in complete if by_id[found.group.task].spec.algorithm.max_refills]
     if not asked:
