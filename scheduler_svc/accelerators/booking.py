@@ -33,7 +33,7 @@ def slice_shares(slice_ms: int, served: Mapping[str, int], ordered_for: Collecti
 
 
 NO_TASK = ""
-"""Payer in place of a task: requests to the base model, and slices that were ordered for no task."""
+"""Payer in place of a task, for requests to the base model and for slices that were ordered for no task."""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class Accepted:
     target: str
     detail: Mapping[str, JsonValue]
     rejected_for: Reason | None = None
-    """None unless it was rejected."""
+    """Reason of the rejection; None if the action was not rejected."""
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ class DeletedTenant:
     deletion: dict[str, Any]
     """Id of the request as `request`; once all tasks have ended, also the receipt: counts of deleted rows and messages. `Any`: JSON."""
     deleted_at: datetime | None
-    """None until the deletion is complete."""
+    """Time at which the deletion was complete; None until then."""
 
 
 _TENANT = select(tenants.c.id, tenants.c.deleted_by, tenants.c.deletion, tenants.c.deleted_at).where(tenants.c.deleted_by.is_not(None))

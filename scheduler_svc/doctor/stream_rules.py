@@ -75,7 +75,7 @@ class Recorded:
     http_keys: list[RecordedHttpKey]
     aliases: list[KnownAlias]
     with_keys: set[str]
-    """Tenants with accounts that are not deleted."""
+    """Tenants that have accounts and are not deleted."""
 
 
 async def read_recorded(connection: AsyncConnection, grace_s: float) -> Recorded:

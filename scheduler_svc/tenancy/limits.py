@@ -81,7 +81,7 @@ def may_admit() -> ColumnElement[bool]:
 
 
 def is_within(tenant: ColumnElement[Any], limit: Callable[[Limit], ColumnElement[int]]) -> ColumnElement[bool]:
-    """Whether a tenant's usage is below each limit of USED_UP, given as columns."""
+    """Whether a tenant's usage is below each limit of USED_UP. `limit`: returns the column with a limit's value."""
     return and_(*(or_(limit(name).is_(None), limit(name) > used(tenant)) for name, used in USED_UP.items()))
 
 

@@ -1,8 +1,8 @@
 """Homes: in a pool with several named replicas, each task is assigned one sampler and one trainer, where its state is warm.
 
-A named replica has a queue of its own beside the pool's; `executors` records which process reads which queue (docs/pools.md).
-One scheduler replica at a time reviews. A task gets its homes when it is submitted. It gets another when its home cannot serve for LOST_S,
-and otherwise only for a gain above the cost of the move (`decisions/homes.py`). Messages for a home that cannot serve go to the
+A named replica has a queue of its own beside the pool's; the table `executors` records which replicas' queues are read (docs/pools.md).
+One scheduler replica at a time reviews homes. A task gets its homes when it is submitted. It gets another if its home cannot serve for
+LOST_S, and otherwise only for a gain above the cost of the move (`decisions/homes.py`). Messages for a home that cannot serve go to the
 pool's queue. If no pool has several replicas, no statement is run.
 """
 

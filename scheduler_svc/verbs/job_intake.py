@@ -72,7 +72,7 @@ class JobIntake:
                     self._take(runners, consumer_of(subject, stream))
 
     async def _declare(self) -> None:
-        """Declare streams of tenants with keys. A tenant's stream is deleted after the tenant: until then its owner may ask about that."""
+        """Declare streams of tenants with keys. A stream is deleted once its tenant's deletion, about which the owner may ask, is over."""
         async with self._context.database.transaction() as tx:
             known = await keys.tenants_with_accounts(tx.connection)
         gone = {tenant for tenant, is_deleted in known.items() if is_deleted}

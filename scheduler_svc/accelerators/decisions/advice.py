@@ -101,9 +101,9 @@ class Advice:
     unknown: tuple[str, ...]
     """Pools without an executor in the trace: their switch times are unknown, and counted as 0."""
     together: Shared | None
-    """Sharing by all pools; None for a single pool."""
+    """Worth if all pools share one accelerator; None for a single pool."""
     pairs: tuple[Shared, ...]
-    """Sharing by pairs of pools, the largest savings first."""
+    """Worth if two pools share one accelerator, for pairs of pools, the largest savings first."""
     placement: Placement
 
     @property
@@ -118,8 +118,8 @@ def _pays(found: Worth) -> bool:
 
 
 def advice(trace: Trace, accelerators: Sequence[Accelerator], device_bytes: int | None = None) -> Advice:
-    """Advice from a trace. `accelerators`: where to place the tasks. `device_bytes`: memory of the shared one; None: the largest pool's
-    need.
+    """Advice from a trace. `accelerators`: where to place the tasks. `device_bytes`: memory of the shared accelerator; None: as much as the
+    largest pool needs.
 
     Raises: ValueError for a trace without a step.
     """

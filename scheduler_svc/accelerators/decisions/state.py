@@ -14,7 +14,7 @@ class Reason(StrEnum):
     OVERDUE = "overdue"
     RATIO = "ratio"
     RESIDENT = "resident"
-    """The executor's state is on the device, within its residency."""
+    """The executor's state is on the device, and the residency of the state there has not passed."""
     ORDER = "order"
     """Order of arrival, or an operator's order."""
 
@@ -68,9 +68,9 @@ class Demand:
 
     @property
     def waiting_since_s(self) -> float:
-        """Start of the present wait: the later of its oldest work becoming ready and the end of its latest slice.
+        """Start of the executor's present wait: when its oldest work became ready or its latest slice ended, whichever is later.
 
-        Infinite without ready work; minus infinity if an operator ordered it.
+        Infinite without ready work; minus infinity if an operator ordered the executor to wake.
         """
         if self.is_ordered:
             return float("-inf")
@@ -140,7 +140,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Park:
-    """An order to move an executor's state off the device, or, with `to_tier` device, to pause it there."""
+    """An order to move an executor's state off the device, or, if `to_tier` is the device, to pause the executor there."""
 
     executor: str
     from_tier: Tier

@@ -18,11 +18,11 @@ class NewestSlice:
     epoch: int
     function: Function
     expected_s: float
-    """Expected seconds of the switch to it."""
+    """Expected seconds of the switch to the slice."""
     ordered_ms: int
     awake_ms: int | None
     ended_ms: int | None
-    """None while the slice is open."""
+    """End in Unix milliseconds; None while the slice is open."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class Booked:
 
     accelerator: str
     tenant: str | None
-    """None: time of slices that are not booked yet, including the one in progress."""
+    """Tenant to which the time is booked; None: time of slices that are not booked yet, including the one in progress."""
     pool: str
     ms: int
 

@@ -1,8 +1,8 @@
 """Budgets: jobs that set them, spending in the current period, the worst case of work in flight, and answers to asks.
 
-A budget applies from the next admission. A tenant's payments are summed over its tasks, by totals that triggers keep, its deleted tasks,
-its packages' bytes, and served tokens. A budget's row stores that sum as of the start of its period, so that only the query that begins a
-period reads the ledger.
+A budget applies from the next admission. A tenant's payments are the sum of those for its tasks, its deleted tasks, its packages' bytes,
+and served tokens; triggers keep the totals of tasks. A budget's row stores that sum as of the start of its period, so that only the query
+that begins a period reads the ledger.
 """
 
 from collections.abc import Collection, Mapping

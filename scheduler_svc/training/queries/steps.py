@@ -42,7 +42,7 @@ class SentStep:
     version: int
     """Version that the step trains from."""
     digest: str
-    """`TrainBatch.digest`."""
+    """Digest of the batch that was sent (`TrainBatch.digest`)."""
 
     def is_made_by(self, updated: WeightUpdated) -> bool:
         """Whether `updated` announces the version that this step produces."""

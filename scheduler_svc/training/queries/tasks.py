@@ -72,7 +72,7 @@ class Task:
     checkpoint: BlobRef | None
     submitted_at: datetime
     accepted_at: datetime | None
-    """None until the task first runs."""
+    """Time at which the task first ran; None before."""
     homes: Mapping[str, Home]
     """Home by service; empty before the first is chosen, and in pools without several named replicas."""
 
