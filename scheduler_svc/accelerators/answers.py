@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 
 async def executor_answered(tx: Transaction, deployed: Deployed, done: LeaseDone, now_s: float) -> None:
-    """Record an executor's answer and its effects on its slice. Ignored if a newer answer of the executor is recorded.
+    """Record an executor's answer and its effects on the executor's slice. Ignored if a newer answer of the executor is recorded.
 
     Raises: Reject if no such executor is deployed, or the order was never given; Retry if the leader has not recorded the accelerator yet.
     """
@@ -72,7 +72,7 @@ async def executor_answered(tx: Transaction, deployed: Deployed, done: LeaseDone
 async def wake_reported(tx: Transaction, deployed: Deployed, report: ExecutorReport, at_s: float, now_s: float) -> None:
     """Record a wake at `at_s` from an executor's report, because its answer was lost. The duration of the move is unknown.
 
-    Raises: Reject.
+    Raises: as `executor_answered`.
     """
     log.error("answer_lost", executor=report.executor, epoch=report.epoch)
     who = report.model_dump(include={"accelerator", "executor", "pool", "replica", "epoch", "state", "device_bytes", "host_bytes"})

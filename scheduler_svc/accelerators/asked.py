@@ -117,7 +117,7 @@ ORDER BY s.number DESC LIMIT :most
 
 
 async def _slices(connection: AsyncConnection, tenant: str | None, asked: AskSlices) -> list[SliceOf]:
-    """Slices, newest first. `tenant`: limits them to its tasks, with its own shares; None: all."""
+    """Slices, newest first. `tenant`: only slices that served its tasks, with its own shares only; None: all slices."""
     given = {"tenant": tenant, "before": asked.before, "accelerator": asked.accelerator, "since_s": asked.since_s, "most": asked.most}
     rows = (await connection.execute(_SLICES, given)).mappings()
     return [SliceOf.model_validate({**row, "shares": [ShareOf(**one) for one in row["shares"]]}) for row in rows]

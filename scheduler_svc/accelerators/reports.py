@@ -82,7 +82,7 @@ class Reports:
         return found
 
     def contradict(self, standing: AcceleratorState, now_s: float) -> bool:
-        """Whether a report shows that an executor woke or ended its slice, and its row does not yet."""
+        """Whether a report shows that an executor woke or ended its slice, which the executor's row does not show yet."""
         for row in standing.executors:
             report, newest = self.newest((row.accelerator, row.executor), now_s), row.newest
             if report is None or newest is None or newest.ended_ms is not None:

@@ -1,8 +1,8 @@
 """One accelerator at one moment: rows, reports, and the decisions' inputs derived from them. Pure.
 
-Held executors that are still on the device are ordered off it, and so are *strays*: executors that are awake without a slice, because
+Executors that an operator holds are ordered off the device, and so are *strays*: executors that are awake without a slice, because
 PostgreSQL was restored or an order to park was lost. A stray keeps the accelerator's lock until it is ordered to park, and the holder waits
-for it. A stray differs from a predecessor that has not read its order yet by how long the holder has waited.
+for it. If the holder has waited for less than STRAY_S, an awake executor may be a predecessor that has not read its order to park yet.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -139,7 +139,7 @@ _IN_FLIGHT = Statement(
 
 
 async def work_in_flight(connection: AsyncConnection) -> dict[str, InFlight]:
-    """Open members and their maximum tokens, by pool."""
+    """Load of each pool with open members: their number (sequences), and their maximum tokens."""
     found: dict[str, InFlight] = {}
     for row in await _IN_FLIGHT.run(connection):
         load = Load(int(row.sequences), float(row.sequences * row.trajectory_tokens))

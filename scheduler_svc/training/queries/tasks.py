@@ -231,7 +231,7 @@ _SUBMITTED = in_state(tasks.c.state, TaskState.SUBMITTED)
 
 
 async def tasks_waiting_for_an_environment(connection: AsyncConnection, *, most: int) -> set[str]:
-    """Submitted tasks for which to request an environment check: up to `most` per tenant and environment, minus checks in progress."""
+    """Submitted tasks for which to request an environment check: up to `most`, less those in progress, per tenant and environment."""
     place = func.row_number().over(
         partition_by=(tasks.c.tenant, tasks.c.spec["environment"]["name"].astext),
         order_by=(tasks.c.family.is_(None), tasks.c.submitted_at, tasks.c.id),

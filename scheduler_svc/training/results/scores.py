@@ -82,8 +82,8 @@ def _mean_tokens(ended: Sequence[EndedGroup]) -> dict[str, float]:
 async def void_overdue(tx: Transaction, task_id: str, policy: SchedulingPolicy, now_s: float, *, stable_for_s: StableFor) -> None:
     """Void a task's open groups past their deadlines, even if a replica still works on them. `now_s`: NATS's clock.
 
-    The overdue groups are not counted as the task's failures if the pool's last disturbance, `stable_for_s` ago, is more recent than the
-    groups' timeout (`upkeep/stalls.py`).
+    `stable_for_s`: seconds since the last disturbance, by pool (`upkeep/stalls.py`). If the disturbance is more recent than the
+    groups' timeout, the overdue groups do not count as the task's failures.
     """
     by_id = {task.id: task for task in await tasks.lock_tasks(tx.connection, [task_id])}
     overdue = await deadlines.overdue_groups(tx.connection, now_s, task_id)
