@@ -1,6 +1,7 @@
 """Environment checks: finds the queue of a task's environment and has its options checked; the answer starts or rejects the task.
 
-Without live samplers a pool raises no objection: its sampler checks the arguments at the first prompt, and voids the group with the reason.
+A pool without live samplers raises no objection to a task's arguments of the chat template. Its sampler then checks the arguments at the
+first prompt, and voids the group with the reason.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
