@@ -10,7 +10,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 FAILURE_TTL_S = 5.0
-"""Seconds for which a failure is cached, so that a hundred messages waiting for an unavailable server do not retry in turn."""
+"""Seconds for which a failure is cached: otherwise a hundred messages that need an unavailable server would try it one after another."""
 
 
 class LRUCache(Generic[K, V]):
@@ -71,7 +71,7 @@ class SingleFlightCache(Generic[K, V]):
         self._failed_at: dict[K, float] = {}
 
     async def get(self, key: K, make: Callable[[], Awaitable[V]]) -> V:
-        """Value of `key`; a new one evicts the least recently used. Raises: exceptions of `make`."""
+        """Value of `key`, constructed by `make` at first use; a new value evicts the least recently used. Raises: exceptions of `make`."""
         failed_at = self._failed_at.get(key)
         if failed_at is not None and self._now_s() - failed_at > FAILURE_TTL_S:
             self._forget(key)

@@ -22,7 +22,7 @@ class MarlaasError(Exception):
 
 
 class Reject(MarlaasError):
-    """The message can never succeed; its text has the reason or reasons, which the task's owner reads."""
+    """The message can never succeed. The error's text gives the reasons, for the task's owner."""
 
     def __init__(self, *reasons: str) -> None:
         super().__init__("; ".join(reasons))
@@ -50,7 +50,7 @@ class QueueFull(Retry):
 
 
 class HandedBack(Retry):
-    """This replica takes no messages now, though it had requested some. Never counts as a message's last attempt."""
+    """This replica had requested the message, but takes no messages now. A delivery with this outcome is never a message's last attempt."""
 
 
 class Unavailable(Retry):

@@ -39,7 +39,7 @@ class Held:
     seed: Seed
 
     def text(self) -> str:
-        """Content of its creds file; secret."""
+        """Content of a creds file with this token and seed; secret."""
         return FORM.format(token=self.token, seed=self.seed.reveal(), inbox=_described(self, self.token).inbox)
 
 
