@@ -1,6 +1,6 @@
 """Reading streams without consuming them, deleting stored messages, and erasing their bytes from NATS's files (ADR 25).
 
-Raises: Unavailable if NATS does not answer.
+Methods raise Unavailable if NATS does not answer.
 """
 
 import asyncio
@@ -124,9 +124,8 @@ class StreamReader:
             await self._js.purge_stream(stream.name, subject=subject, seq=before)
 
     async def erase(self, stream: Stream, subject: str) -> int:
-        """Delete stored messages on `subject` one by one, which overwrites their bytes; `purge` leaves those in NATS's files.
-
-        Returns their number. Takes some milliseconds per message.
+        """Delete stored messages on `subject` one by one; returns their number. This overwrites their bytes, which `purge` leaves in NATS's
+        files, and takes some milliseconds per message.
         """
         erased, sequence = 0, 1
         with unavailable_as(f"erase {subject}"):
@@ -165,7 +164,7 @@ class StreamReader:
         return floor.stream_seq if floor else 0
 
     async def queue(self, consumer: Consumer) -> Queue:
-        """Number of messages waiting for a consumer. Bypasses nats-py's wrapper, which takes longer than the server. Raises:
+        """Numbers of a consumer's messages, by one request: nats-py's own method takes longer than the server does. Raises:
         Unavailable."""
         subject = f"$JS.API.CONSUMER.INFO.{consumer.stream}.{consumer.name}"
         with unavailable_as(f"look at consumer {consumer.name}"):
