@@ -113,8 +113,10 @@ def trainer(deployment: Deployment) -> list[Row]:
 
 
 def gateway(deployment: Deployment) -> list[Row]:
-    """Permissions of the gateway's own key. Jobs, questions and events of callers use connections with the callers' keys. With its own, the
-    gateway asks for the pools, to check whether a scheduler answers."""
+    """Permissions of the gateway's own key; jobs, questions and events of callers use connections with the callers' keys.
+
+    With its own key, the gateway asks for the pools, to check whether a scheduler answers.
+    """
     found = [CLOCK, *rows.watches(streams.HTTP_KEYS_BUCKET), *rows.watches(streams.REPLICAS_BUCKET), *_reports("gateway")]
     found += rows.watches(streams.HISTORY_BUCKET)
     found += rows.watches(streams.ALIASES_BUCKET)
@@ -125,7 +127,7 @@ def gateway(deployment: Deployment) -> list[Row]:
 
 
 def operator(_: Deployment) -> list[Row]:
-    """Permissions of the operator's command line and programs: send jobs for every tenant, and read everything; change nothing else."""
+    """The operator's command line and programs, which send jobs for every tenant, read everything, and change nothing else."""
     found = [row for store in STORES for row in (rows.inspects(store), rows.reads(store))]
     found += [rows.follows(store) for store in STORES if store not in WORK_QUEUES]
     found += [row for each in streams.BUCKETS for row in rows.watches(each.name)]

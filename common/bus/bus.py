@@ -197,9 +197,9 @@ class Bus:
     async def consume_batches(self, consumer: Consumer, handler: BatchHandler, *, max_batch: int, spacing_s: float = 0.0) -> None:
         """Run `handler` for lists of at most `max_batch` messages, one list at a time, until cancelled.
 
-        Lists start at least `spacing_s` apart, and IDLE_RATIO times the last list's handling time (with a pause of at most MAX_IDLE_S). So a
-        quiet system has no delay, and a busy one gets longer lists: one transaction then handles more messages. If a list fails, each of
-        its messages is handled separately, so that a bad message affects no other.
+        Lists start at least `spacing_s` apart, and IDLE_RATIO times the last list's handling time (with a pause of at most MAX_IDLE_S).
+        So a quiet system has no delay, and a busy one gets longer lists: one transaction then handles more messages. If a list fails,
+        each of its messages is handled separately, so that a bad message affects no other.
         """
         async with self._pulling(consumer) as pull, asyncio.TaskGroup() as runners:
             tending = runners.create_task(pull.tend())

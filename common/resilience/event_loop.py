@@ -1,6 +1,6 @@
 """Event-loop helpers: turns for long work, background tasks, and cancellations that a library loses.
 
-Short work has priority over long work, and two long pieces of work in one turn would delay everything else twice.
+Long work waits for a turn of its own: short work has priority, and two long pieces of work in one turn would delay everything else twice.
 """
 
 import asyncio

@@ -50,8 +50,8 @@ class Settings(BaseSettings):
     """Maximum bytes of adapters, checkpoints and recorded batches in NATS, below its max_file_store, so that room is
     left for messages. 0: unchanged."""
     nats_streams_bytes: int = Field(default=2 * 1024**3, ge=0)
-    """Total NATS stream size in bytes, split over the streams; publishers block while their stream is full. With `nats_blobs_bytes` below
-    NATS's max_file_store. 0: unchanged.
+    """Total NATS stream size in bytes, split over the streams; publishers block while their stream is full. The sum with
+    `nats_blobs_bytes` must be below NATS's max_file_store. 0: unchanged.
     """
     pools_file: Path = Path("pools.toml")
     data_dir: Path = Path(".marlaas")

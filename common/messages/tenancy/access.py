@@ -1,7 +1,7 @@
 """Accounts and keys of tenants: recorded by operators with `jobs.set-access.<tenant>`, and read by questions (`messages/verbs.py`).
 
-Public keys only. A job or an ask about `_all` concerns the operators' own keys, of the role admin. The audit log has the actor, action and
-time of each effect; the scheduler writes it together with the effect.
+Keys appear only as public keys. A job or an ask about `_all` concerns the operators' own keys, of the role admin. The audit log has the
+actor, action and time of each effect; the scheduler writes a line together with its effect.
 """
 
 from datetime import datetime
