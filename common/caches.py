@@ -62,7 +62,7 @@ class SingleFlightCache(Generic[K, V]):
         *,
         keeps_failures: bool = True,
     ) -> None:
-        """`on_evict` is called with each evicted value. `now_s`: any monotonic clock. `keeps_failures`: cache them for FAILURE_TTL_S."""
+        """`on_evict`: called with each evicted value. `now_s`: any monotonic clock. `keeps_failures`: cache failures for FAILURE_TTL_S."""
         self._max_size = max_size
         self._on_evict = on_evict
         self._now_s = now_s

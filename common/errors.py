@@ -34,7 +34,7 @@ class Forbidden(Reject):
 
 
 MEMORY_DELAY_S = 30.0
-"""Seconds before a message is retried whose handling ran out of memory: another process may have released some by then."""
+"""Seconds before the retry of a message whose handling ran out of memory: another process may have released some by then."""
 
 
 class Retry(MarlaasError):
@@ -62,7 +62,7 @@ class StreamFull(Unavailable):
 
 
 class Fatal(MarlaasError):
-    """This process cannot work; another replica, or its restart, may."""
+    """This process cannot work; another replica may, or this process after a restart."""
 
 
 class Undeclared(Fatal):

@@ -30,7 +30,7 @@ NORMAL_QUANTILE = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 MIN_PROMPTS = 2
 """Minimum prompts for an estimate of the variance between prompts."""
 MIN_DESIGN_EFFECT = 0.3
-"""Minimum ratio of the variance to that of independent attempts, because few prompts may underestimate it by chance."""
+"""Minimum ratio of the variance to that of independent attempts: with few prompts, the estimated ratio may be too small by chance."""
 MAX_DEGREES = 2000
 """Degrees of freedom from which the normal quantile replaces Student's: they differ by less than 0.1 %."""
 

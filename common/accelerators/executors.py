@@ -115,9 +115,9 @@ class Load:
     begun: int = 0
     """Operations started and not ended, frozen ones included."""
     left_s: float | None = None
-    """Expected seconds until these operations have ended; None if there are none, or no estimate."""
+    """Expected seconds until the begun operations have ended; None if there are none, or no estimate."""
     messages: int | None = None
-    """Messages to which these operations belong. None: every message that the process holds is in progress."""
+    """Number of messages to which the begun operations belong; None: every message that the process holds."""
     preparing: int = 0
     """Operations not started yet, whose data is being read or restored. Parking waits for them too: they cannot be interrupted, and one
     may start at any moment."""

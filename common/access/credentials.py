@@ -45,7 +45,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Credentials:
-    """A key as its token describes it. The secret part stays in the file, or in `source`."""
+    """A key as its token describes it. The secret part stays in `source`: a creds file, or memory."""
 
     source: Path | Held
     name: str

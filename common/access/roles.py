@@ -70,7 +70,7 @@ class Import:
 
 
 def imports(tenant: str) -> tuple[Import, ...]:
-    """Imports of a tenant's account; `*` for the account `admin`."""
+    """Imports of a tenant's account. `tenant`: its name; `*` for the account `admin`."""
     jobs = (f"jobs.*.{tenant}", f"jobs.*.{tenant}.*")
     sent = [Import("service", subject, subject if tenant == "*" else streams.from_tenant(tenant, subject)) for subject in jobs]
     ask, events = f"ask.{tenant}.*", events_of(tenant)

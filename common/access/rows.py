@@ -60,7 +60,7 @@ def subscribes(subject: str) -> Row:
 def consumes(consumer: Consumer) -> list[Row]:
     """Take messages of one consumer, and publish dead letters for those that cannot be handled.
 
-    The filter is part of the subject, so that a user cannot change its consumer to another family of messages.
+    The consumer's filter is part of the request's subject, so that a user cannot change its consumer to another family of messages.
     """
     place = f"{consumer.stream}.{consumer.name}"
     requests = (f"{API}.CONSUMER.CREATE.{place}.{consumer.subject}", f"{API}.CONSUMER.MSG.NEXT.{place}", f"{ACK}.{place}.>")

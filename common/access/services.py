@@ -165,7 +165,7 @@ SERVICES: dict[str, Callable[[Deployment], list[Row]]] = {
     "gateway": gateway,
     "operator": operator,
 }
-"""Users of the services' account."""
+"""User of the services' account → function that returns its rows."""
 
 
 def table(deployment: Deployment) -> dict[str, list[Row]]:

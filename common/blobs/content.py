@@ -104,14 +104,14 @@ def fetch_timeout_s(size_bytes: int) -> float:
 
 
 def unpack_blob(ref: BlobRef, packed: bytes, into: Path) -> None:
-    """Write the folder packed in `packed` to `into`. Raises: Reject if the digest differs, or it contains anything but plain files;
-    OSError."""
+    """Write the folder packed in `packed` to `into`. Raises: Reject if the digest differs, or the folder contains anything but plain
+    files; OSError."""
     check_digest(ref, packed)
     write_folder(packed, into)
 
 
 def write_folder(packed: bytes, into: Path) -> None:
-    """Write the folder of a blob with a verified digest to `into`. Raises: Reject if it contains anything but plain files; OSError."""
+    """Write the folder of a blob whose digest is verified to `into`. Raises: Reject if it contains anything but plain files; OSError."""
     temporary = into.with_name(f"{into.name}.{uuid.uuid4().hex}.part")
     temporary.mkdir(parents=True)
     try:

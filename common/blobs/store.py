@@ -81,7 +81,7 @@ class Blobs:
     """Reads and writes folders in the blob store."""
 
     def __init__(self, bus: Bus, *, silence_s: float = 5.0) -> None:
-        """`silence_s`: maximum time between two entries of a listing."""
+        """`silence_s`: maximum seconds between two entries of a listing."""
         self._js = bus.blobs_context()
         self._chunks_js = bus.blobs_context(answer_s=CHUNK_S)
         self._silence_s = silence_s
@@ -101,7 +101,7 @@ class Blobs:
         return ref
 
     async def put(self, ref: BlobRef, content: bytes | IO[bytes]) -> None:
-        """Store `content` under the name of `ref`, unless it exists; a file is streamed.
+        """Store `content` under the name of `ref`, unless a blob of this name exists; a file is streamed.
 
         Raises: Unavailable if the store does not answer or is full.
         """

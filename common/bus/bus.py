@@ -39,7 +39,7 @@ IDLE_RATIO = 4.0
 FULL = 10077
 """JetStream's error code for a message that exceeds the maximum of its subject, or the bytes of its stream."""
 BYTES = "maximum bytes"
-"""Description of JetStream's error FULL if the stream's bytes were exceeded."""
+"""Text contained in JetStream's error FULL if the stream's bytes were exceeded."""
 TOO_LARGE = 10054
 """JetStream's error code for a message larger than its stream accepts."""
 MAX_IDLE_S = 0.5

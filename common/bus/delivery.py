@@ -27,7 +27,7 @@ current_trace: ContextVar[str | None] = ContextVar("trace", default=None)
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A message to publish. `message_id` is derived from its subject matter, so that publishing it twice stores it once."""
+    """A message to publish. `message_id` is derived from the message's subject matter, so that publishing it twice stores it once."""
 
     subject: str
     message: Message
@@ -155,5 +155,5 @@ def refuse_oversize(subject: str, body: bytes, headers: Mapping[str, str]) -> No
 
 
 def trace(received: str | None = None) -> str:
-    """W3C trace context: `received`, the current one, or a new one. All messages that follow from one share it."""
+    """W3C trace context: `received`, the current one, or a new one. All messages that result from one message share its context."""
     return received or current_trace.get() or f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"

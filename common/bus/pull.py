@@ -75,7 +75,7 @@ class Pull:
         self._ending = True
 
     async def stop(self) -> None:
-        """Stop requesting, and return the messages that no handler has started."""
+        """Stop requesting, and hand back the messages that no handler has started."""
         self.stop_requesting()
         with suppress(NatsError, OSError, TimeoutError):
             if self._client.is_connected:

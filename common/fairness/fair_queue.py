@@ -139,7 +139,7 @@ class Shares:
         self._forget()
 
     def correct(self, name: str, charged: float, service: float) -> None:
-        """Replace an item's charge by its actual service; 0: it was not served, and does not change the average."""
+        """Replace an item's charge by its actual service. `service`: 0 if the item was not served; the average then stays unchanged."""
         found = self._all[name]
         found.time += (service - charged) / found.weight
         found.charged -= charged
@@ -208,9 +208,8 @@ class FairQueue(Generic[T]):
         return None if found is None else next(item for item in self._tenants[found.tenant].tasks[found.task].items if fits(item))
 
     def take(self, fits: Callable[[T], bool] = _any) -> tuple[Claimant, T] | None:
-        """Take the next item into service until `done`; None if none may be served now. Items for which `fits` is false are skipped and
-        keep
-        their place.
+        """Take the next item into service until `done`; None if none may be served now. Items for which `fits` is false are skipped, and
+        keep their place.
         """
         claimant = self._first(fits)
         if claimant is None:

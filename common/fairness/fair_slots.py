@@ -87,7 +87,7 @@ class FairSlots:
             waiting.turn.set_result(None)
 
     def _has_slot(self, waiting: _Waiting) -> bool:
-        """Whether a free slot is available to the tenant."""
+        """Whether the tenant may take a free slot: the last `kept` are reserved."""
         return self._queue.running < self._total - self._kept or self._queue.running_of(waiting.tenant) < self._kept
 
     def _may_begin(self, waiting: _Waiting) -> bool:

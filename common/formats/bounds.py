@@ -138,7 +138,7 @@ def check_packed(body: bytes, max_values: int = MAX_VALUES, max_depth: int = MAX
 
 
 def _packed(body: bytes, at: int) -> tuple[int, int, int]:
-    """Position after one value; for an array or map: position after its header, number of entries, and values per entry."""
+    """Position after a value (for an array or map: after its header), its number of entries, and values per entry (both 0 for others)."""
     first = body[at]
     if first < 0x80 or first >= 0xE0:
         return at + 1, 0, 0

@@ -43,7 +43,7 @@ VARIABLE = described(r"^[A-Za-z_][A-Za-z0-9_]{0,63}$", "a name of letters, digit
 
 
 def complaints(error: ValidationError, *, quoting: bool = True) -> list[str]:
-    """One sentence per invalid field. `quoting`: whether it may show the given value, which may be a secret or a user's prompt."""
+    """One sentence per invalid field. `quoting`: whether sentences may show the given value, which may be a secret or a user's prompt."""
     return [f"{field}: {reason}" if field else reason for field, reason in wrong_fields(error.errors(), quoting=quoting)]
 
 

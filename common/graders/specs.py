@@ -38,7 +38,7 @@ ONE_ARGUMENT = frozenset(FUNCTIONS) - {"min", "max"}
 
 
 class Formula:
-    """`0.8 * exact + 0.2 * max(near, 0)`: numbers, names, + - * / ^, and the functions of FUNCTIONS."""
+    """A formula such as `0.8 * exact + 0.2 * max(near, 0)`, of numbers, names, + - * / ^, and the functions of FUNCTIONS."""
 
     def __init__(self, text: str, names: frozenset[str]) -> None:
         """`names`: names of values that the formula may use. Raises: ValueError if `text` is not a valid formula."""

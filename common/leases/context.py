@@ -18,7 +18,7 @@ MEMORY_WAIT_S = 10.0
 
 
 async def no_driver() -> int | None:
-    """Free bytes of a device without a driver: None, unknown."""
+    """Default of `free_bytes`, for a device without a driver: None, which means unknown."""
     return None
 
 

@@ -158,7 +158,7 @@ def leased_executor(
 
 
 def budget_bytes(accelerator: Accelerator) -> int:
-    """Bytes on the device for all its executors. Raises: Fatal if neither the pools file nor the driver gives the size."""
+    """Bytes that all executors of the accelerator may use on its device. Raises: Fatal if neither pools file nor driver gives the size."""
     if accelerator.memory_gib is not None:
         return int(accelerator.memory_gib * GIB)
     return int(DEVICE_SHARE * driver_memory(accelerator.device).total_bytes)

@@ -2,8 +2,8 @@
 
 A lease is one entry of the bucket `leases`, changed by compare-and-set only. To take it, an executor must hold compute.lock (`locks.py`).
 The entry names the lock under which the lease's holder computes. An executor that has this lock, and an order of a newer epoch, replaces
-the entry: the former holder has lost the lock, and so computes nothing. Otherwise it waits until the holder deletes the entry, or the
-entry expires.
+the entry: the former holder has lost the lock, and so computes nothing. Otherwise the executor waits until the holder deletes the entry,
+or the entry expires.
 """
 
 import asyncio
@@ -122,7 +122,7 @@ class LeaseHolder:
                 await self._look_again(held)
 
     async def _look_again(self, held: _Held) -> None:
-        """Reread the entry after a revision conflict: a renewal's answer was lost, it expired, or another process holds it."""
+        """Reread the entry after a revision conflict: a renewal's answer was lost, the lease expired, or another process holds it."""
         sent_s = self._clock()
         try:
             found = await self._bus.kv.find(LEASES_BUCKET, self._me.accelerator, Lease)

@@ -55,7 +55,7 @@ class Locks:
         self.computes = False
         """Whether this executor holds compute.lock."""
         self.is_entered = False
-        """Whether its memory entry is locked: it has, or may have, state on the device."""
+        """Whether this executor's memory entry is locked, because it has, or may have, state on the device."""
 
     @property
     def descriptors(self) -> tuple[int, int]:

@@ -52,7 +52,7 @@ class Waiting:
         self._frozen_s: float | None = None
 
     def since_s(self, now_s: float, *, oldest_s: float | None, frozen: bool) -> float | None:
-        """NATS's time since when work waits; None without work. Frozen operations wait from when they were frozen."""
+        """NATS's time since when work waits; None without work. Frozen operations wait from the moment at which they were frozen."""
         self._frozen_s = (now_s if self._frozen_s is None else self._frozen_s) if frozen else None
         return min((each for each in (oldest_s, self._frozen_s) if each is not None), default=None)
 

@@ -68,7 +68,7 @@ class Watchdog:
         faulthandler.dump_traceback_later(max(0.0, deadline_s - time.monotonic()) + BACKSTOP_S, file=STDERR, exit=True)
 
     def turned(self) -> None:
-        """Record that the event loop runs; it must do so again within `stalled_s`, until `released`."""
+        """Record that the event loop runs. From the first call until `released`, each next call is due within `stalled_s` seconds."""
         self._turned = time.monotonic()
 
     def released(self) -> None:

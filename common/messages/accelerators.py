@@ -56,7 +56,7 @@ class ExecutorOf(Value):
     state: ExecutorState
     tier: Tier
     held: Literal["park", "drain", "wake"] | None = None
-    """An operator's current order."""
+    """An operator's current order; None without one."""
     is_holder: bool
     """Whether the current slice is its own."""
     since_s: float | None
@@ -64,7 +64,7 @@ class ExecutorOf(Value):
     waiting_since_s: float | None
     """Time since when work has waited for it to wake; None if it has none, or is awake."""
     wake_s: float | None
-    """Expected seconds of waking it."""
+    """Expected seconds of waking it; None if it is awake, or can never fit."""
     is_measured: bool
     """Whether `wake_s` is the median of measured moves, instead of an estimate from bytes."""
     switch_share: float | None

@@ -69,7 +69,7 @@ async def is_set_within(event: asyncio.Event, time_s: float | None) -> bool:
 # end. The wrappers of both check here (`common/bus`, `scheduler_svc/base/database.py`); own code uses `asyncio.timeout`, which loses none.
 @contextmanager
 def cancellation_kept() -> Generator[None]:
-    """Raises: CancelledError at the end of the block if its task was cancelled inside it, even if the block swallowed that.
+    """Raises: CancelledError at the end of the block if its task was cancelled inside it, even if the block swallowed the cancellation.
 
     Earlier cancellations do not count: a task that cleans up after one may call the library, and until Python 3.12 a TaskGroup that ends
     with an error of its children leaves the parent task marked as cancelled.

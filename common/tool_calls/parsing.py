@@ -134,7 +134,7 @@ def _written(text: str, tags: Mapping[str, str], thoughts: Thoughts) -> list[_Wr
 
 
 def _calls(text: str, tags: Mapping[str, str], marks: tuple[str, ...], at: int) -> Iterator[_Written]:
-    """Calls from `at` on, and reasoning markers outside of them."""
+    """Calls from position `at` on, and reasoning markers outside of calls, in order."""
     reply, pattern = Reply(text), re.compile("|".join(map(re.escape, [*marks, TOOL_CALL, *(f"<{tag}>" for tag in tags)])))
     while opened := pattern.search(text, at):
         begin, at = opened.span()

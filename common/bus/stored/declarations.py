@@ -270,7 +270,7 @@ def _behind(bucket: Bucket) -> str:
 
 
 def _shown(bound: Any) -> str:
-    """`Any`: as in `_bound`."""
+    """Text of a limit in a message. `Any`: as in `_bound`."""
     return str(getattr(bound, "value", bound) or "none")
 
 

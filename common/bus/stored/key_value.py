@@ -121,7 +121,8 @@ class KeyValueStore:
                 raise Retry(f"{key} of {bucket} was set by another process") from None
 
     async def remove(self, bucket: str, keys: Collection[str]) -> None:
-        """Remove entries without the marker that `delete` leaves and that takes space. Watchers are not notified. Raises: Unavailable."""
+        """Remove entries completely: no marker is left, as `delete` leaves one, which takes space. Watchers are not notified. Raises:
+        Unavailable."""
         with unavailable_as(f"remove entries of {bucket}"):
             for key in keys:
                 await self._connection.js.purge_stream(f"KV_{bucket}", subject=value_subject(bucket, key))

@@ -31,7 +31,7 @@ class FullStream:
 
 @dataclass(frozen=True)
 class Queue:
-    """Messages of a consumer; all 0 if it is not declared."""
+    """Numbers of a consumer's messages; all 0 if the consumer is not declared."""
 
     pending: int
     """Messages never delivered."""
@@ -146,8 +146,8 @@ class StreamReader:
     async def begin_block(self, stream: Stream) -> None:
         """Make NATS append to a new file, so that it removes the bytes of deleted messages from older files.
 
-        NATS removes a file without messages, even the one that it appends to. It compacts any other file once less than half of it is
-        messages, within two minutes, but never the one that it appends to.
+        NATS removes a file without messages, even the file that it appends to. A file of which less than half is messages is compacted
+        within two minutes, but never the file that NATS appends to.
         """
         with unavailable_as(f"fill {stream.name}"):
             if (await self._js.stream_info(stream.name)).state.messages:

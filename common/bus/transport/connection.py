@@ -155,8 +155,8 @@ class Connection:
             await self.client.close()
 
     async def wait_fatal(self) -> None:
-        """Wait until the server closes the connection permanently, then raise Fatal; never returns. A refused subject does not end the
-        wait: only the call that uses the subject fails."""
+        """Wait until the server closes the connection permanently; never returns. A refused subject does not end the wait: only the call
+        that uses the subject fails. Raises: Fatal."""
         await asyncio.shield(self._fatal)
 
     def raise_if_refused(self) -> None:
@@ -253,7 +253,7 @@ def unavailable_as(action: str) -> Generator[None]:
 
 
 def _is_about_credentials(error: Exception) -> bool:
-    """Whether the server refuses these credentials; it says "authorization", or "authentication" for tokens."""
+    """Whether the server refuses these credentials; its error contains "authorization", or "authentication" for tokens."""
     return any(word in str(error).lower() for word in ("authorization", "authentication"))
 
 
@@ -281,7 +281,7 @@ async def _discard(client: NatsClient) -> None:
 
 
 def _signing(key: Credentials) -> dict[str, Any]:
-    """Credentials option; nats-py rereads a file at each connection."""
+    """nats-py's option for credentials; nats-py rereads a file at each connection."""
     return {"user_credentials": str(key.source) if isinstance(key.source, Path) else RawCredentials(key.source.text())}
 
 
@@ -290,7 +290,7 @@ def _client(server: Server, key: Credentials | None) -> NatsClient:
 
 
 async def _heartbeat_client(server: Server, key: Credentials | None, timings: Timings) -> NatsClient:
-    """A second client for heartbeats. It meets the same errors as the first, which reports them."""
+    """A second client, for heartbeats. Its errors are not reported: the first client meets the same ones, and reports them."""
 
     async def reported_elsewhere(_: Exception) -> None:
         pass

@@ -62,7 +62,7 @@ class _Awaited:
         self._refusals = refusals
         self._task: asyncio.Task[Any] | None = None
         self._cancellations = 0
-        """Requests of other code to cancel the task."""
+        """Number of cancellations of the task that other code had requested before the block."""
         self._refused: str | None = None
 
     def __enter__(self) -> None:

@@ -20,7 +20,7 @@ async def follow(
     """Past and future events of these tasks, in order; ends when all of them have ended. Without tasks: future events of every task.
     `after`: number of the last event to skip, for a single task.
 
-    Raises: ClientError; NoAnswer if no scheduler answers at the start. Later it waits for one.
+    Raises: ClientError; NoAnswer if no scheduler answers at the start. Later, it waits until a scheduler answers.
     """
     followed = _Followed(door, tasks)
     async with door.listening(door.tenant, tasks[0] if len(tasks) == 1 else None) as live:

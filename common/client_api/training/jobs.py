@@ -36,7 +36,7 @@ def given_values(spec: TaskSpec | dict[str, JsonValue]) -> tuple[dict[str, JsonV
 
 
 def is_readable(spec: dict[str, JsonValue], error: TaskRejected) -> bool:
-    """Whether the scheduler can read, and so check, a task despite its invalid fields. `error`: the local check's."""
+    """Whether the scheduler can read, and so check, a task despite its invalid fields. `error`: error of the local check."""
     tenant = spec.get("tenant")
     return error.is_storable and isinstance(tenant, str) and re.fullmatch(NAME_PATTERN, tenant) is not None
 

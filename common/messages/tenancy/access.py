@@ -23,7 +23,7 @@ Token = Annotated[str, Field(pattern=described(r"^[\w-]+\.[\w-]+\.[\w-]+$", "a s
 """A user's NATS token, useless without its seed."""
 Moment = Annotated[AwareDatetime, PlainSerializer(datetime.isoformat, return_type=str)]
 MAX_KEYS = 1_000
-"""Maximum keys of a tenant, revoked ones included: all are in its account's token, or in one answer."""
+"""Maximum keys of a tenant, revoked ones included, because its account's token, or one answer, contains all of them."""
 
 
 class HttpPart(Value):
