@@ -25,7 +25,7 @@ _METADATA = re.compile(r"^metadata\[(?P<name>[^\]]{1,64})\]$")
 
 class JobsRoute(OpenAIRoute):
     def has_parameter(self, name: str) -> bool:
-        """Whether the route has this query parameter; metadata of any name filters the list."""
+        """Whether the route has this query parameter. The list of jobs also has `metadata` and `metadata[KEY]` with any key."""
         is_filter = name == "metadata" or _METADATA.match(name) is not None
         return super().has_parameter(name) or (is_filter and self.endpoint is read_jobs)
 
