@@ -8,8 +8,8 @@
                             adds to `installed`
 
 A name is compared before anything is imported, because importing a module runs it. Environments of packages that the task's tenant has
-uploaded (`own:…`) need no entry if a replica serves them: they run in their own sandboxes. Nor do files (`file:…`), which are rows.
-Tools that packages name are their tenant's choice, and need one.
+uploaded (`own:…`) need no entry if a replica serves them: they run in their own sandboxes. Files (`file:…`) need no entry either: they
+contain only rows. Tools that packages name need an entry, as the package's tenant chooses them.
 """
 
 import re

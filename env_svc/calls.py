@@ -52,7 +52,7 @@ class StepCall:
     reply: Reply
     last: FinalTurn | None = None
     is_over: bool = False
-    """True: the episode ends without a step for this reply. Needs `last`."""
+    """True: the episode ends without a step for this reply. Then `last` must be set."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class BuildFailed(Exception):
 
 
 def build_safely(name: str, build: Callable[[], AnyEnvironment]) -> AnyEnvironment:
-    """The environment that `build` returns. Raises: BuildFailed, and nothing else."""
+    """The environment that `build` returns. Raises: BuildFailed, whatever `build` raises."""
     try:
         return build()
     except WrongOptions as error:
@@ -252,7 +252,7 @@ def _unpackable(place: str, value: object) -> str:
 
 
 def _number(what: str, value: object) -> float:
-    """A number of any library, truth values included, as a float."""
+    """A number of any library, or a boolean, as a float."""
     try:
         number = float(value) if isinstance(value, SupportsFloat) else None
     except OverflowError:

@@ -50,7 +50,7 @@ class EnvService:
         datasets: ListedDatasets | None = None,
         on_task_end: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`now_s`: the clock of deadlines, by pool. `allowed`, `datasets`: names that tasks may give; None: no data set.
+        """`now_s`: pool → present time of its clock, for deadlines. `allowed`, `datasets`: names that tasks may give; None: no data set.
         `on_task_end` is called with each task that has ended, at least once."""
         self._executor = executor
         self._tasks = tasks
@@ -58,7 +58,7 @@ class EnvService:
         self._lists = (allowed, datasets or ListedDatasets(""))
         self._on_task_end = on_task_end
         self._calls: dict[str, set[asyncio.Timeout]] = defaultdict(set)
-        """Task → timeouts around its calls in flight, whose expiry ends them."""
+        """Task → timeouts around its calls in flight. To end the calls, the timeouts are made to expire."""
 
     async def check(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         """CheckEnvironment → EnvironmentChecked: whether the environment, and those of evaluations, open their first prompts.

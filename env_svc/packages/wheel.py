@@ -67,7 +67,7 @@ class Wheel:
     """Parsed content of a wheel."""
 
     name: str
-    """Normalised: lower case, with `-`."""
+    """Name of the project, normalised: lower case, with `-`."""
     version: str
     digest: str
     """SHA-256 of its bytes, 64 hex digits."""
@@ -120,7 +120,7 @@ def missing_requirements(wheel: Wheel, installed: Iterable[str]) -> list[str]:
 
 
 def normalised(name: str) -> str:
-    """Source: PyPA specifications, "Names and normalization"."""
+    """The normalised name of a project. Source: PyPA specifications, "Names and normalization"."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

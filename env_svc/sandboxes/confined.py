@@ -80,7 +80,7 @@ class ConfinedSandbox(Sandbox):
             self._users.put_nowait(user)
 
     async def close(self) -> None:
-        """Nothing outlives its run."""
+        """Do nothing: no process or file outlives its run."""
 
     def unsupported(self, error: str) -> str | None:
         last = error.strip().rpartition("\n")[2]

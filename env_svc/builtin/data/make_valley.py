@@ -1,7 +1,7 @@
 """Generates valley.jsonl and valley_questions.jsonl: `python make_valley.py`.
 
-An invented valley, so that no model knows its answers: villages, rivers, people, bridges, mills and festivals, a document for
-each. A question names one and asks for another; two or three documents lead to the answer, which is in the last.
+An invented valley, so that no model knows its answers: villages, rivers, people, bridges, mills and festivals, a document for each.
+A question names one of these and asks for another. Two or three documents lead to the answer, which is in the last of them.
 """
 
 import json
