@@ -52,9 +52,8 @@ def status_table(
     more: Sequence[Field[TaskStatus]] = (),
     parked: Mapping[str, float] = NOT_PARKED,
 ) -> Table:
-    """Every task, one line each, in `width` characters; None: complete lines. `more`: columns at the end. `parked`: expected seconds until
-    a
-    sampler wakes, for pools whose samplers are all parked.
+    """Every task, one line each, in `width` characters; None: complete lines. `more`: columns at the end. `parked`: pool whose
+    samplers are all parked → expected seconds until one wakes.
     """
     now_s = now_s or time.time()
     fields: list[Field[TaskStatus]] = [
