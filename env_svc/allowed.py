@@ -43,7 +43,7 @@ class AllowedNames:
         self._of_all, self._of_tenants = _parsed(entries)
 
     def objection(self, tenant: str, environment: EnvironmentSection, *, by_operator: bool) -> str | None:
-        """Refusal of the first name in a task's section that `tenant` may not use, with the allowed ones; None if all are allowed.
+        """Message that refuses the first name in a task's section that `tenant` may not use, with the allowed names; None: all are allowed.
 
         `by_operator`: whether the operator submitted the task.
         """

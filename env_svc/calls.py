@@ -39,7 +39,7 @@ class FinalTurn:
     limit: Literal["turns", "tokens", "seconds"]
     """The limit that the episode has used up."""
     rule: Literal["score", "zero", "void"] = "score"
-    """`limits.at_limit` of the task."""
+    """How the episode is scored: the task's `limits.at_limit`."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class StepCall:
     """Request for the turn that follows from a reply."""
 
     row: int
-    """Row that failure messages name."""
+    """Row of the prompt, for messages about failures."""
     state: bytes
     reply: Reply
     last: FinalTurn | None = None

@@ -41,7 +41,7 @@ GOLD = "gold"
 
 @dataclass(frozen=True)
 class ChatLine:
-    """One message of a conversation."""
+    """One message of a recorded conversation."""
 
     role: str
     text: str

@@ -2,7 +2,7 @@
 
 The user who submits a task does not run the replica, so a file name leads into the folder `MARLAAS_ENV_DATA`, or to a file
 shipped with the environments, and nowhere else. That folder may hold data sets of Hugging Face too, `openai/gsm8k` in the
-folder of that name: they are read without a network. Others must be in the operator's list, with a revision (ADR 20).
+folder of that name: they are read without a network. Other data sets must be in the operator's list, with a revision (ADR 20).
 """
 
 import random

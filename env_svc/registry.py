@@ -35,7 +35,7 @@ from env_svc.options import options_of, suggestion, validated_options
 ENTRY_POINTS = "marlaas.environments"
 MODULE_FAMILY = "module"
 FAMILY_PATTERN = re.compile(r"^[A-Za-z0-9_-]+$")
-"""Allowed names of families: one token of a subject and part of a consumer's name."""
+"""Pattern of the names of families. A name is one token of a subject, and a part of a consumer's name."""
 
 AnyEnvironment = Environment[Any]
 """An environment with any state. `Any`: only the environment itself knows its type."""

@@ -33,7 +33,7 @@ TRAJECTORIES_ENDED = Counter("marlaas_env_trajectories_total", "Trajectories tha
 
 CHECK_TIMEOUT_S = 120.0
 CHECK_RETRY_S = 10.0
-"""Delay of a check's retry: longer than a failed build is cached (`common/caches.py`)."""
+"""Seconds before a check is retried: longer than a failed build is cached (`common/caches.py`)."""
 
 log = structlog.get_logger()
 

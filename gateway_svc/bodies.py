@@ -24,7 +24,7 @@ INTEGERS = range(-(2**63), 2**64)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 JSON, TOML = "application/json", "application/toml"
 SHORT_BYTES = 8 * 1024
-"""Maximum size of TOML parsed in this process, which blocks the event loop for at most 10 ms."""
+"""Maximum size of TOML that is parsed in this process: it blocks the event loop for at most 10 ms."""
 READER_S = 30.0
 """Maximum seconds of a process that parses longer TOML. `_READERS` limits the number of concurrent processes."""
 _READERS = asyncio.Semaphore(2)

@@ -23,7 +23,7 @@ from env_svc.contract import EnvironmentUnavailable
 CONNECT_TIMEOUT_S = 20.0
 CLOSE_TIMEOUT_S = 5.0
 HEARTBEAT_S = 20.0
-"""Seconds between pings, so that a vanished server does not cost a whole call's time."""
+"""Seconds between pings, so that a vanished server is noticed before a call's timeout."""
 MAX_MESSAGE_BYTES = 16 * 2**20
 
 

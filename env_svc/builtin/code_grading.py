@@ -58,7 +58,7 @@ def _writer(bool=bool, bytes=bytes, complex=complex, dict=dict, float=float, fro
 _written, _print, _str = _writer(), print, str
 """
 """Source of the function `_written`, which converts a value to text; an instance of a subclass becomes one of the builtin type. It
-binds the builtins before the policy's code can replace them. Code that manipulates it only returns another value."""
+binds the builtins before the policy's code can replace them. If that code manipulates `_written`, it only returns another value."""
 
 
 class NotATest(ValueError):

@@ -56,7 +56,7 @@ NOTHING: Effect = tuple((place, 0) for place in range(WORD_LENGTH))
 
 
 def effect(program: str) -> Effect:
-    """The program's map of words. Two programs agree on all words exactly if their effects are equal."""
+    """What the program does to any word. Two programs have the same result on all words exactly if their effects are equal."""
     found = NOTHING
     for name in program:
         found = tuple(_moved(found[place], steps) if place is not None else (None, steps) for place, steps in EFFECTS[name])

@@ -27,7 +27,7 @@ CONSTANTS = frozenset({"C", "E", "I", "pi"})
 MAX_VARIABLE_CHARS = 2
 MAX_EXPONENT = 100
 MAX_POWER_DEPTH = 2
-"""Maximum nesting of powers: enough for mathematics, too few to fill the memory with digits."""
+"""Maximum nesting of powers: enough for mathematics, too little to fill the memory with digits."""
 MAX_FORMULA_CHARS = 10_000
 """Maximum length of a formula; Python's parser is recursive."""
 

@@ -11,7 +11,8 @@ from fractions import Fraction
 
 STATEMENT = re.compile(r"####|<answer>|\\f?boxed\s*\{|(?<!</)\banswers?\b[^\n.]{0,60}?(?:\b(?:is|are|was|be)\b|[:=])", re.IGNORECASE)
 MAX_STATEMENTS = 8
-"""Maximum statements that are tried, from the last one: one without an expression, as in "the answer is unclear", is skipped."""
+"""Maximum statements that are tried, beginning with the last one. A statement without an expression, as in "the answer is unclear", is
+skipped."""
 MAX_STATED_CHARS = 300
 """Maximum length of a stated answer. The library's time grows with the square of the length."""
 MAX_UNSTATED_CHARS = 1000
@@ -19,7 +20,7 @@ MAX_UNSTATED_CHARS = 1000
 
 ANSWER_END = re.compile("</answer>", re.IGNORECASE)
 HEADING = re.compile(r"####[#\s]*[A-Za-z]{2,}[^\n]*\n\s*\S")
-"""A heading of Markdown, with text below it: it states no answer."""
+"""A heading of Markdown with text below it, which looks like `#### …` and states no answer."""
 SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)")
 DISPLAYED = re.compile(r"\\[\[\]]")
 """Marks of a displayed formula."""
@@ -30,7 +31,7 @@ COMMAND = re.compile(r"\\(?:text|mathrm|mbox|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+
 TEXT = re.compile(r"\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}")
 MARKUP = " \t*_`"
 LEAD = "answer is "
-"""Prefix of a text that is searched for an answer: after it the library takes the first expression, and not the last."""
+"""Prefix added to a text that is searched for an answer. It makes the library take the first expression instead of the last."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def words(text: str) -> str:
 
 REPEATING = re.compile(r"(?<![\d.])(?P<whole>\d*)\.(?P<fixed>\d*)\\overline\s*\{?\s*(?P<repeated>\d+)\s*\}?")
 ENDLESS = re.compile(r"(?<![\d.])(?P<whole>\d{0,12})\.(?P<fixed>\d{0,12}?)(?P<repeated>\d{1,6}?)(?P=repeated)+(?:\.{3}|…|\\[lc]?dots)")
-"""A decimal that an ellipsis continues: its shortest block of digits that is written twice or more repeats."""
+"""A decimal that ends with an ellipsis. The shortest block of digits that is written at least twice before it counts as repeating."""
 MINUS = str.maketrans("−–", "--")
 CURRENCY = re.compile(r"(?<![\w)}])(?P<sign>-?)[ ]?\\?[$€£¥₹](?P<inner>-?)(?=\d)")
 SPACED_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:\\[,;: ]|\{,\}| )\d{3})+(?![\d,])")

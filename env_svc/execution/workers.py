@@ -27,7 +27,7 @@ from env_svc.registry import modules
 
 START_TIMEOUT_S = 120.0
 GRACE_S = 30.0
-"""Time allowed beyond a call's timeout for pebble to end the call; after it the worker is replaced."""
+"""Seconds after a call's timeout in which pebble must end the call; otherwise the worker is replaced."""
 
 log = structlog.get_logger()
 

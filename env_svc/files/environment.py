@@ -29,7 +29,7 @@ from env_svc.process_folder import ProcessFolder
 
 Part = Literal["all", "train", "held_out"]
 ROLES: Mapping[str, str] = {"developer": "system"}
-"""Roles that chat templates know under another name."""
+"""Role in a file → its name in chat templates, for those that differ."""
 
 
 class RowFile:

@@ -1,4 +1,4 @@
-"""Runs graders on a reply. A grader that fails gives 0 and is counted; a grader that cannot run voids the attempt."""
+"""Runs graders on a reply. A grader that fails gives 0 and is counted in the component ERRORS; one that cannot run voids the attempt."""
 
 import asyncio
 import math

@@ -55,13 +55,13 @@ class HostedConfig(BaseModel):
     write: list[AbsolutePath] = []
     """Paths that the sandbox shows at the same place, writable. Files written there stay."""
     user: int | None = Field(default=None, ge=1)
-    """User id of its processes if the service is root, for files that it may write; default: a unique one per process."""
+    """User id of its processes if the service is root, so that they may write files of this user; default: a unique id per process."""
     memory_mib: int = Field(default=4096, ge=64)
     """Maximum memory of each process, in MiB, and of all together if the service may make control groups."""
     scratch_mib: int = Field(default=256, ge=1)
     """Size of /tmp, in MiB; it is kept in memory and ends with the process."""
     max_processes: int = Field(default=256, ge=8)
-    """Maximum processes and threads."""
+    """Maximum processes and threads in the sandbox of one process."""
     cores: float = Field(default=1.0, ge=0.1)
     """CPU cores, as a number of CPU seconds per second; enforced if the service may create control groups."""
 

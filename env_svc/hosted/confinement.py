@@ -33,7 +33,7 @@ USERS = 1_000_000
 RUNS = 100_000
 """Number of user ids, from FIRST_USER, that are left to runs of policies' code."""
 SYSTEM = ("/etc/ld.so.cache", "/etc/alternatives", *PUBLIC)
-"""Files besides libraries that programs need, and that reveal nothing of the machine."""
+"""Files that programs need besides libraries; they reveal nothing about the machine."""
 NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/services", "/etc/ssl", "/etc/pki", "/etc/ca-certificates")
 """Files that a program needs to use the network."""
 INHERITED_VARIABLES = ("LANG", "LC_ALL", "TZ")

@@ -35,7 +35,7 @@ from env_svc.sandboxes.sandbox import Bounds, RunResult, Sandbox
 SCRATCH_LOOK_S = 0.05
 """Seconds between measurements of a `landlock` run's disk use."""
 HIDDEN_PLACES = ("'/tmp", "'/dev/shm", "'/proc")
-"""Paths that programs may expect and the kind `landlock` lacks."""
+"""Beginnings of paths, as errors quote them, that programs may expect and that the kind `landlock` does not offer."""
 
 
 class ConfinedSandbox(Sandbox):

@@ -58,11 +58,11 @@ class Bounds:
     output_bytes: int = 16 * 1024
     """Maximum output; a run that prints more is ended."""
     processes: int = 8
-    """Concurrent processes and threads. In bubblewrap each of them has `memory_bytes`."""
+    """Maximum concurrent processes and threads. In bubblewrap, each process may use `memory_bytes`."""
 
 
 TRIAL = Bounds(time_s=30.0)
-"""Limits of the trial run at the start, while the machine is busy."""
+"""Limits of the trial run at the start. Its time is long, because the machine is busy then."""
 
 
 @dataclass(frozen=True)

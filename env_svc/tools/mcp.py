@@ -242,7 +242,7 @@ def _servers() -> dict[str, ToolServer]:
 
 
 def servers_of(path: Path) -> dict[str, ToolServer]:
-    """Raises: WrongOptions, naming the file."""
+    """Name → server, as the file lists them. Raises: WrongOptions, naming the file."""
     try:
         return read_tables(path, TypeAdapter(dict[str, ToolServer]))
     except TomlFileError as error:

@@ -33,7 +33,7 @@ def _is_whole(_: object, value: object) -> bool:
 
 
 Validator: Any = extend(Draft202012Validator, type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_whole))
-"""Validator that refuses 3.0 as an integer, as tools do. `Any`: the library's validator classes are untyped."""
+"""Validator of arguments. It refuses 3.0 as an integer, as tools do. `Any`: the library's validator classes are untyped."""
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")
 
 

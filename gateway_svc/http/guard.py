@@ -82,7 +82,7 @@ class Guard:
         return (_longest(self._renders, path) or problem_json)(problem)
 
     def _sender(self, scope: Scope, headers: Headers) -> str:
-        """The sender's identity for pacing: its key, valid or not; without keys, the query string, which names the tenant."""
+        """The sender's identity for pacing: its key, whether valid or not. Without keys: the query string, which names the tenant."""
         if self._gateway.settings.nats_creds is None:
             return scope["query_string"].decode("latin-1")
         return headers.get("authorization") or headers.get("cookie", "")

@@ -208,7 +208,7 @@ class Account:
                     want.granted.set_exception(StoreUnavailable(UNKNOWN_USAGE))
 
     async def _settle(self, batch: list[_Want]) -> None:
-        """Grant or refuse a batch by compare-and-set. Raises: MarlaasError."""
+        """Grant or refuse the requests of a batch, and change the shared entry by compare-and-set. Raises: MarlaasError."""
         for attempt in range(MAX_TRIES):
             fresh = attempt > 0 or self._revision is None
             if fresh:

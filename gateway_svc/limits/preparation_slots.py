@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 MAX_CONCURRENT = 4
-"""Maximum requests of one sender in preparation. More than keep a process busy, as each also waits for NATS."""
+"""Maximum requests of one sender in preparation. A process cannot compute for all at once, but each also waits for NATS."""
 HOLD_S = 0.05
 """Maximum seconds that a request delays the next one of its sender."""
 SHARE = 0.1

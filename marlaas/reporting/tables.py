@@ -37,7 +37,7 @@ def stack_table(stack: Stack) -> Table:
 
 
 def starting_table(stack: Stack, now_s: float) -> Table:
-    """`stack_table` during the start: seconds elapsed, or duration of a completed start."""
+    """Every process during the start, with its seconds since the start began, or the seconds that its completed start took."""
     table = Table.grid(padding=(0, 2))
     for one in stack.components:
         seconds = one.took_s if one.took_s is not None else None if one.condition == "waiting" else now_s - one.since_s

@@ -30,7 +30,7 @@ class Operator:
 
 @asynccontextmanager
 async def connected(signing: SigningKeys, url: str, *, insecure: bool = False, tls: TlsFiles = NO_FILES) -> AsyncGenerator[Operator]:
-    """Connect with the folder's keys. Raises: NoAnswer if NATS is unavailable; Fatal if it refuses the folder's keys."""
+    """Connect with the signing keys. Raises: NoAnswer if NATS is unavailable; Fatal if NATS refuses these keys."""
     try:
         async with asyncio.timeout(CONNECT_S):
             bus = await Bus.connect(url, "operator", creds=signing.credentials("operator"), insecure=insecure, tls=tls)

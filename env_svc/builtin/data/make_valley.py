@@ -25,7 +25,7 @@ Fact = dict[str, str]
 
 
 def world(rng: random.Random) -> dict[str, dict[str, Fact]]:
-    """Kind → name → facts."""
+    """Facts of the valley: kind → name → facts."""
     villages = {name: {"river": rng.choice(list(RIVERS)), "founded": str(rng.randint(1180, 1790))} for name in VILLAGES}
     names = rng.sample([f"{first} {last}" for first in FIRST for last in LAST], 60)
     people = {name: {"born": rng.choice(VILLAGES), "craft": rng.choice(CRAFTS), "year": str(rng.randint(1790, 1890))} for name in names}

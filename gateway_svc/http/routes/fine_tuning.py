@@ -55,7 +55,7 @@ async def create_job(
 
 @router.get("", responses=responses(Page[Job], 400, 401, 403, 429, 503))
 async def read_jobs(request: Request, caller: Acting, after: After = None, limit: Limit = 20) -> Page[Job]:
-    """Jobs, the newest first; those with `metadata[KEY]=VALUE`, or without any metadata with `metadata=null`."""
+    """Jobs, newest first. `metadata[KEY]=VALUE`: only those with this entry; `metadata=null`: only those without metadata."""
     return await list_jobs(caller.door, after, limit, _wanted(request))
 
 

@@ -45,7 +45,7 @@ TASK_FILE: dict[str, Any] = {
 
 
 class Submitted(BaseModel):
-    """A submission that is not answered yet: NATS has it, and no scheduler answers."""
+    """A submission that NATS has stored, and that no scheduler has answered yet."""
 
     task: str
     state: Literal["submitted"] = "submitted"
