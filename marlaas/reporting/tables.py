@@ -116,7 +116,7 @@ def task_table(status: TaskStatus, evaluated: Evaluated | None = None, now_s: fl
 
 
 def _evaluation_rows(evaluated: Evaluated) -> dict[str, Text | str]:
-    """The last and the best version by each protocol."""
+    """Rows with the results of the last and the best version, by each protocol."""
     rows: dict[str, Text | str] = {}
     for protocol in dict.fromkeys(report.protocol for report in evaluated.reports):
         last, best = evaluated.last(protocol), evaluated.best(protocol)

@@ -27,7 +27,7 @@ class Receiver:
     """Destination of a new key: its holder's file, or output."""
 
     file: Path | None
-    """None for an HTTP key, which is printed."""
+    """File for the key; None for an HTTP key, which is printed."""
     show: Callable[[str], None]
 
     def give(self, seed: Seed, token: str, *, is_http: bool) -> None:
@@ -41,8 +41,8 @@ class Receiver:
     def refuse_unfit(self, signing: SigningKeys, tenant: str, name: str, *, is_http: bool) -> None:
         """Check the file before a key is made.
 
-        Raises: ClientError if a key for NATS has no file, or the file has no folder, or exists and was not written by an interrupted
-        command.
+        Raises: ClientError if a key for NATS has no file, if the file's folder does not exist, or if the file exists and no interrupted
+        command has written it.
         """
         if self.file is None:
             if is_http:
