@@ -48,8 +48,8 @@ def scheduler_jobs(tenant: str) -> Consumer:
 
 
 def scheduler_own_jobs(tenant: str) -> Consumer:
-    """Jobs sent by the tenant's keys. The consumer's name is the same in every tenant's stream, so the scheduler's key is permitted this
-    consumer of each stream, and no other."""
+    """Jobs sent by the tenant's keys. The consumer's name is the same in every tenant's stream, since a NATS permission cannot match part
+    of a stream's name: the scheduler's permission is for any stream, but only for this consumer."""
     return Consumer("scheduler-own-jobs", own_jobs(tenant).name, JOBS.subjects[0], "jobs", task_token=-1, unused_s=UNUSED_JOBS_S)
 
 
