@@ -26,7 +26,8 @@ async def test_clients_see_slices_and_operators_park_and_wake_pools(bus: Bus, na
 
             await eventually(booked)
             newest, oldest = await operator.slices()
-            assert (oldest.executor, oldest.ended, newest.executor, newest.ended) == ("rollout-one", "switched", "rollout-two", None)
+            assert (oldest.executor, oldest.ended, newest.executor) == ("rollout-one", "switched", "rollout-two")
+            assert newest.ended in (None, "finished"), "a busy machine asks after the slice"
             assert [share.task for share in oldest.shares] == ["t1"]
             assert sum(share.ms for share in oldest.shares) == round(1000 * ((oldest.ended_s or 0) - oldest.ordered_s))
             assert [each.epoch for each in await acme.slices()] == [oldest.epoch], "the other's is open, and of another tenant"
