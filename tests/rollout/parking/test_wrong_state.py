@@ -80,8 +80,8 @@ class StandingProcess(EngineProcess):
 
 
 class Standing(Engine):
-    def __init__(self) -> None:
-        self.standing = StandingProcess(EngineSettings.of(POOL, device="cpu"), cpu=True)
+    def __init__(self, process: StandingProcess | None = None) -> None:
+        self.standing = process or StandingProcess(EngineSettings.of(POOL, device="cpu"), cpu=True)
         super().__init__(self.standing)
 
     async def warm_up(self) -> None:
