@@ -168,7 +168,7 @@ async def test_wake_without_memory_on_a_gpu_is_no_end_of_the_service(tier: Tier,
 
 async def test_engine_on_a_gpu_that_can_neither_wake_nor_sleep_ends_the_service() -> None:
     parking, _ = await parked(Tier.HOST, "CUDA error: an illegal memory access was encountered", "wake_up", "marlaas_sleep_again")
-    with pytest.raises(Fatal, match="half awake, and vLLM cannot put that to sleep: .*illegal memory access"):
+    with pytest.raises(Fatal, match=r"half awake, and vLLM cannot put that to sleep: .*illegal memory access"):
         await parking.wake(no_adapters)
 
 

@@ -14,7 +14,7 @@ from tests.support.rollout.requests import POOL
 BLOCK_TOKENS = 16
 PROMPT_TOKENS = 20
 BLOCKS = 5
-"""One that vLLM keeps, three for two rollouts that share the first block of their prompt, and one for an urgent request that shares it too."""
+"""One that vLLM keeps, three for two rollouts whose prompts share a block, and one for an urgent request that shares it too."""
 
 
 @pytest.fixture(scope="module")
