@@ -11,5 +11,6 @@ bytes that it gives back                     test_freed.py
 bytes that it reports                        test_sizes.py
 work by tenant and task, and the gate        test_work.py
 
-Helpers: sleeping.py (the engine), parked_work.py (its work), outside.py (the kernel's view), faulty_worker.py, failing_worker.py.
+Helpers: sleeping.py (the engine), standing.py (one without vLLM), parked_work.py (its work), outside.py (the kernel's view),
+faulty_worker.py, failing_worker.py.
 """

@@ -16,7 +16,7 @@ from rollout_svc.accelerators.tiers import Parking
 from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.footprint import Extension
 from tests.rollout.parking.sleeping import no_adapters
-from tests.rollout.parking.test_wrong_state import Llm, Standing, StandingProcess
+from tests.rollout.parking.standing import Llm, Standing, StandingProcess
 from tests.support.rollout.requests import POOL
 
 NO_MEMORY = "CUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:112"
