@@ -72,9 +72,9 @@ async def _serve_in_turns(running: Running[RolloutSettings], pool: Pool, engine_
     await asyncio.to_thread(import_vllm, engine_settings)  # the first wake should not wait for imports
     engine = Engine(EngineProcess(engine_settings))
     try:
-        replica = await Replica.of(running, pool, engine)
-        await replica.adapters.stop()  # until the engine is awake
         gpu_bytes = None if place.accelerator.on_cpu else (await asyncio.to_thread(driver_memory, place.accelerator.device)).total_bytes
+        replica = await Replica.of(running, pool, engine, gpu_bytes)
+        await replica.adapters.stop()  # until the engine is awake
         serving, slots, rollout = replica.serving, replica.slots, replica.rollout
         intake = [slots, *([serving.slots] if serving is not None else [])]
         sampler = Sampler(engine, replica.adapters, rollout, intake, serving, gpu_bytes)
@@ -105,8 +105,8 @@ class Replica:
     serving: Serving | None
 
     @classmethod
-    async def of(cls, running: Running[RolloutSettings], pool: Pool, engine: Engine) -> "Replica":
-        """Build a replica. Raises: Fatal if the model has no usable tokenizer."""
+    async def of(cls, running: Running[RolloutSettings], pool: Pool, engine: Engine, gpu_bytes: int | None = None) -> "Replica":
+        """Build a replica. `gpu_bytes`: as in `Capacity`. Raises: Fatal if the model has no usable tokenizer."""
         settings, bus = running.settings, running.bus
         chat = await asyncio.to_thread(Chat.load, pool.model)
         said = settings.canary_tolerance
@@ -125,7 +125,7 @@ class Replica:
         thoughts = pool.serving.thoughts if pool.serving else None
         rollout = Rollout(engine, chat, adapters, tasks, slots, clocks.now_s, thoughts)
         serving = _serving(running, pool, engine, chat, adapters)
-        return cls(running, pool, engine, chat, adapters, rollout, slots, clocks, Capacity(engine), serving)
+        return cls(running, pool, engine, chat, adapters, rollout, slots, clocks, Capacity(engine, gpu_bytes), serving)
 
     def show(self, is_awake: bool) -> None:
         """Describe the current activity in the process's health."""

@@ -17,7 +17,7 @@ from rollout_svc.engine.engine import Engine
 @dataclass(frozen=True)
 class Sizes:
     weights: int
-    """Bytes of parameters and adapter slots."""
+    """Bytes of parameters, adapter slots, and the graphs of an awake engine on a GPU."""
     cache: int
     """Bytes of KV cache. A GPU estimate also includes everything else that vLLM allocates there."""
 
@@ -64,9 +64,10 @@ KEY_AND_VALUE = 2
 class Capacity:
     """KV cache capacity in tokens: the open engine's own, else its last known value, else an estimate."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, gpu_bytes: int | None = None) -> None:
+        """`gpu_bytes`: memory of a GPU whose engine is closed."""
         self._engine = engine
-        self._last = expected_kv_tokens(engine)
+        self._last = expected_kv_tokens(engine, gpu_bytes)
 
     @property
     def kv_tokens(self) -> int:
@@ -74,11 +75,11 @@ class Capacity:
         return self._last
 
 
-def expected_kv_tokens(engine: Engine) -> int:
-    """Estimate in tokens: on a CPU from model shape and cache size; otherwise, and for unknown models, sequences × context length."""
+def expected_kv_tokens(engine: Engine, gpu_bytes: int | None) -> int:
+    """Estimate in tokens from model shape and cache size; for unknown models, or a GPU of unknown size, sequences × context length."""
     settings = engine.settings
-    shape = model_shape(settings.model) if engine.is_cpu else None
+    shape = model_shape(settings.model) if engine.is_cpu or gpu_bytes else None
     if shape is None:
         return settings.sequences * settings.context_tokens
     token_bytes = KEY_AND_VALUE * shape.layers * shape.keys * ELEMENT_BYTES[precision_on(settings.precision, cpu=engine.is_cpu)]
-    return int(settings.kv_cache_gib * GIB) // token_bytes
+    return expected_sizes(settings, None if engine.is_cpu else gpu_bytes).cache // token_bytes

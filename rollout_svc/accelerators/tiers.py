@@ -64,19 +64,15 @@ class Parking:
 
     @property
     def device_bytes(self) -> int:
-        """Bytes of weights, adapter slots and KV cache; estimated until the first wake. On a GPU this is at least the configured memory
-        share, which vLLM demands at start even if weights and cache need less.
+        """Bytes of weights, adapter slots and KV cache; estimated until the first wake. On a GPU at least the configured memory share: vLLM
+        demands it at start, and its activations, workspaces and graphs fill what weights and cache leave of it.
         """
-        return max(self._sizes.total, self._expected.total) if self._starts_on_gpu else self._sizes.total
+        return self._sizes.total if self._engine.is_cpu else max(self._sizes.total, self._expected.total)
 
     @property
     def host_bytes(self) -> int:
         """Bytes of host memory used in tier `host`: everything except the KV cache."""
         return self._sizes.weights
-
-    @property
-    def _starts_on_gpu(self) -> bool:
-        return self._tier is Tier.NONE and not self._engine.is_cpu
 
     async def learn(self) -> None:
         """Record the canary log-probabilities and the sizes of an awake engine."""
@@ -123,7 +119,7 @@ class Parking:
             await self._process.pause(keep_cache=False)
             tier = await self._sleep(tier)
         else:
-            await self._process.worker("sleep", level=2)
+            await self._process.sleep(2, self.host_bytes)
         self._tier = tier
 
     def _reachable(self, tier: Tier) -> Tier:
@@ -137,13 +133,13 @@ class Parking:
         """Put the engine to sleep; return the tier reached: `disk` if host memory cannot hold the weights."""
         if tier is Tier.HOST:
             try:
-                await self._process.worker("sleep", level=1)
+                await self._process.sleep(1, self.host_bytes)
                 return Tier.HOST
             except Exception as error:
                 if not self._engine.is_cpu or not _is_no_memory(error):
                     raise
                 log.warning("weights_dropped", reason=one_line(error))
-        await self._process.worker("sleep", level=2)
+        await self._process.sleep(2, self.host_bytes)
         return Tier.DISK
 
     # ------------------------------------------------------------------------------------------------------------ wake
@@ -181,13 +177,13 @@ class Parking:
         engine.gate.open()
 
     async def _to_device(self, source: Tier) -> None:
-        engine = self._engine
+        engine, size_bytes = self._engine, self.host_bytes
         if source is Tier.HOST:
-            await self._process.worker("wake_up")
+            await self._process.move("wake_up", size_bytes)
         elif source is Tier.DISK:
-            await self._process.worker("wake_up", tags=["weights"])
-            await self._process.worker("reload_weights")
-            await self._process.worker("wake_up", tags=["kv_cache"])
+            await self._process.move("wake_up", size_bytes, tags=["weights"])
+            await self._process.move("reload_weights", size_bytes)
+            await self._process.move("wake_up", size_bytes, tags=["kv_cache"])
         else:
             await self._process.open()
             if not self._canary:
@@ -215,7 +211,10 @@ class Parking:
         return StateMismatch(f"{self._engine.settings.model} did not wake from tier '{source}': {one_line(error)}")
 
     async def _back(self, tier: Tier) -> None:
-        """Free what a failed wake put on the device. Raises: Fatal on a GPU if vLLM cannot put the half-awake engine to sleep."""
+        """Free what a failed wake put on the device. A half-awake engine on a GPU returns to the tier that it came from, `tier` or not.
+
+        Raises: Fatal if vLLM cannot put that to sleep.
+        """
         engine = self._engine
         if self._process.is_dead:
             await self._process.shut()
@@ -229,7 +228,11 @@ class Parking:
             await self._process.pause(keep_cache=False)  # also ends when the last check has ended
             self._tier = await self._sleep(tier)
         else:
-            raise Fatal(f"the engine for {engine.settings.model} is half awake, and vLLM cannot put that to sleep")
+            try:
+                await self._process.sleep(1 if self._tier is Tier.HOST else 2, self.host_bytes, "marlaas_sleep_again")
+            except Exception as error:
+                cause = one_line(error)
+                raise Fatal(f"the engine for {engine.settings.model} is half awake, and vLLM cannot put that to sleep: {cause}") from error
 
 
 def _is_no_memory(error: BaseException) -> bool:

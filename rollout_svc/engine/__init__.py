@@ -7,5 +7,5 @@ scheduler.py         gives served requests priority over rollouts, and runs chec
 stream.py            one request's tokens, streamed as they are sampled
 work.py              requests, their ids and results, and tokens and time per task
 cpu/                 kernels that vLLM needs on a CPU
-footprint.py         device memory of a worker; vLLM loads it by name, as it does schedulers
+footprint.py         methods and device memory of a worker; vLLM loads it by name, as it does schedulers
 """

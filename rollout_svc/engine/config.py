@@ -15,6 +15,8 @@ CPU_BLOCK_TOKENS = 16
 """vLLM's default on a CPU is 128, so prompts shorter than that would never share a prefix. See `cpu.attention`."""
 CPU_STEP_TOKENS = 4096
 """Maximum tokens of one engine step on a CPU, where prompts are prefilled whole."""
+GPU_STEP_TOKENS = 8192
+"""Maximum tokens of one engine step on a GPU: the default of vLLM's own server there. An engine built as here would have 2048."""
 ROLLOUT_ADAPTERS = "marlaas_rollout_adapters"
 """Key in vLLM's `additional_config`: maximum adapters that rollouts may have in one batch."""
 URGENT_PRIORITY = -1_000_000
@@ -22,7 +24,7 @@ URGENT_PRIORITY = -1_000_000
 CHECK_PRIORITY = 2 * URGENT_PRIORITY
 """Priority of checks, which run while all other requests are frozen."""
 SLEEPING_WORKER = "rollout_svc.engine.cpu.worker.SleepingCpuWorker"
-FOOTPRINT = "rollout_svc.engine.footprint.Footprint"
+EXTENSION = "rollout_svc.engine.footprint.Extension"
 HELD_PER_SLOT = 4
 """Loaded adapters per batch slot: enough for the versions of a task that are in use."""
 
@@ -134,7 +136,10 @@ def engine_arguments(settings: EngineSettings, *, cpu: bool) -> Any:
         }
         additional[INVARIANT] = settings.wants_invariance(cpu=True)
     else:
-        of_device = {"gpu_memory_utilization": settings.gpu_memory_share}
+        of_device = {
+            "gpu_memory_utilization": settings.gpu_memory_share,
+            "max_num_batched_tokens": max(GPU_STEP_TOKENS, settings.sequences),
+        }
     if settings.serving_sequences:
         of_device["scheduler_cls"] = "rollout_svc.engine.scheduler.ServingScheduler"
         additional[ROLLOUT_ADAPTERS] = settings.adapters - settings.serving_adapters
@@ -158,6 +163,7 @@ def engine_arguments(settings: EngineSettings, *, cpu: bool) -> Any:
         # By default the output layer gets LoRA too, which costs time and fails on prompt logprobs in mixed batches.
         lora_target_modules=list(LORA_TARGETS),
         disable_log_stats=True,
+        worker_extension_cls=EXTENSION,
         additional_config=additional,
         **of_device,
     )
@@ -165,9 +171,9 @@ def engine_arguments(settings: EngineSettings, *, cpu: bool) -> Any:
 
 def _sleeping_arguments(settings: EngineSettings, *, cpu: bool) -> dict[str, Any]:
     scheduler = "SleepingServingScheduler" if settings.serving_sequences else "SleepingScheduler"
-    chosen: dict[str, Any] = {"scheduler_cls": f"rollout_svc.engine.scheduler.{scheduler}", "worker_extension_cls": FOOTPRINT}
+    chosen: dict[str, Any] = {"scheduler_cls": f"rollout_svc.engine.scheduler.{scheduler}"}
     if not cpu:
-        return chosen | {"enable_sleep_mode": True}
+        return chosen | {"enable_sleep_mode": True, "sleep_mode_offload_cudagraph": True}
     if (precision := precision_on(settings.precision, cpu=True)) != "float32":
         raise Fatal(
             f"a pool on a shared CPU must compute in float32, but precision = '{precision}': vLLM keeps copies of other weights in its "

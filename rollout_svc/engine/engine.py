@@ -8,12 +8,12 @@ vLLM's default ignores the temperature, which makes importance ratios wrong.
 - Names and numbers of adapters are never reused for other weights, so that a prefix cache keyed by either cannot mix versions.
 - Later turns have priority over first ones: they hold KV cache, and finish episodes that have begun.
 
-Supports vLLM 0.26 to 0.32; tested with 0.32. No vLLM type leaves this package.
+Supports vLLM 0.32 alone (`start.VLLM`). No vLLM type leaves this package.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +60,10 @@ class Engine:
         await self.sample(warm_up_request(0, 2, self._check_priority))
         if not self.settings.wants_invariance(cpu=self.is_cpu):
             return
-        requests = invariance_requests(self.settings.context_tokens, self._check_priority)
-        alone = [await self.sample(request) for request in requests]
-        together = await asyncio.gather(*(self.sample(request) for request in requests))
+        async with self._random_adapters() as adapters:
+            requests = invariance_requests(self.settings.context_tokens, self._check_priority, adapters)
+            alone = [await self.sample(request) for request in requests]
+            together = await asyncio.gather(*(self.sample(request) for request in requests))
         self.is_invariant = alone == together
         if not self.is_invariant and self.settings.invariant is True:
             raise Fatal(
@@ -70,6 +71,20 @@ class Engine:
                 'use float32 on a CPU with AVX2 or AVX-512, or set invariant = "auto"'
             )
         log.info("engine_checked", invariant=self.is_invariant)
+
+    @asynccontextmanager
+    async def _random_adapters(self) -> AsyncGenerator[list[str]]:
+        """Inside the block adapters of these names are loaded, whose products have kernels of their own."""
+        from vllm.lora.request import LoRARequest
+
+        numbers = [self._next_number, self._next_number + 1]
+        self._next_number += len(numbers)
+        added = {f"random-{number}": LoRARequest(f"random-{number}", number, "in-memory") for number in numbers}
+        await self.process.worker("marlaas_random_adapters", numbers=numbers, rank=self.settings.max_rank)
+        self._requests |= added
+        yield list(added)
+        for name in added:
+            await self.unload(name)
 
     @property
     def _check_priority(self) -> int:

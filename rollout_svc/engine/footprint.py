@@ -1,6 +1,6 @@
-"""Device memory of a vLLM worker: storages of weights, adapter slots and KV cache, each counted once.
+"""Methods that the service adds to vLLM's workers, and their device memory: weights, adapter slots and KV cache, each storage counted once.
 
-Runs in the engine's processes. `Footprint` is added to vLLM's workers as their extension class.
+Runs in the engine's processes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 import torch
+from vllm.model_executor.model_loader.reload import layerwise
 
 Storages = list[tuple[torch.UntypedStorage, int]]
 """Storages and their sizes in bytes."""
@@ -16,16 +17,49 @@ SLOT_ATTRIBUTES = ("lora_a_stacked", "lora_b_stacked")
 """Attributes of a layer that hold the adapters of a batch: tensors that are neither parameters nor buffers."""
 
 
-class Footprint:
-    """Extension of vLLM's workers; `self` is the worker."""
+class Extension:
+    """Extension of vLLM's workers (`worker_extension_cls`). `self: Any` is the worker, whose types are loose."""
 
-    model_runner: Any
-
-    def marlaas_sizes(self) -> tuple[int, int, int]:
-        """Bytes of weights and adapter slots, bytes of the KV cache, and vocabulary size. Call it while the engine is awake."""
+    def marlaas_sizes(self: Any) -> tuple[int, int, int]:
+        """Bytes that level 1 keeps in host memory (weights, adapter slots, and on a GPU vLLM's estimate of its graphs), bytes of the KV
+        cache, and vocabulary size. Call it while the engine is awake.
+        """
         held = (weights(self.model_runner.model), cache(self.model_runner))
         weight_bytes, cache_bytes = (sum(size for _, size in part) for part in held)
-        return weight_bytes, cache_bytes, self.model_runner.model_config.get_vocab_size()
+        graph_bytes: int = getattr(self, "cudagraph_memory_estimate", 0)
+        return weight_bytes + graph_bytes, cache_bytes, self.model_runner.model_config.get_vocab_size()
+
+    def marlaas_random_adapters(self: Any, numbers: list[int], rank: int) -> None:
+        """Load an adapter of random matrices under each number, as large as the layers that they change."""
+        loaded = self.model_runner.lora_manager
+        for number in numbers:
+            adapter = loaded._adapter_manager.create_dummy_lora(number, rank, loaded.embedding_modules)
+            random = torch.Generator().manual_seed(number)
+            for layer in adapter.loras.values():
+                for matrix in _tensors([layer.lora_a, layer.lora_b]):
+                    matrix.normal_(std=matrix.shape[-1] ** -0.5, generator=random)
+            loaded._adapter_manager.add_adapter(adapter)
+
+    def marlaas_sleep_again(self: Any, level: int) -> None:
+        """Put a GPU's worker whose wake from `level` failed back to sleep; allocations that are still asleep stay as they are.
+
+        Level 2 has saved the model's buffers, which return after all weights are mapped. Another level 2 before that would read memory that
+        is not mapped, which ends the process, and save it in their place.
+        """
+        abandon_reload(self.model_runner.model)
+        if level == 2 and self._sleep_saved_buffers:
+            self.discard(("weights",))
+            level = 1
+        self.sleep(level)
+
+
+def abandon_reload(model: torch.nn.Module) -> None:
+    """Restore the original tensors of layers that were not loaded completely: a failed reload leaves them on device `meta`."""
+    for layer in model.modules():
+        info = layerwise.get_layerwise_info(layer)
+        if info.can_load():
+            layerwise._place_kernel_tensors(layer, info)
+            info.reset()
 
 
 def weights(model: torch.nn.Module) -> Storages:

@@ -21,6 +21,10 @@ PROBE_PERIOD_S = 10.0
 PATIENCE_S = 120.0
 CPU_PATIENCE_S = 300.0
 """Maximum seconds until the engine answers a call: on a CPU one step with long prompts may take a minute or more."""
+SLOWEST_BYTES_PER_S = 20e6
+"""Slowest rate, in bytes per second, at which weights that are moved or read from files still count as moving."""
+ASLEEP_BESIDE_OTHERS = "Memory usage increased after sleeping"
+"""vLLM's assertion at the end of a successful sleep, which fails if another process allocates device memory meanwhile."""
 MAX_SAID_CHARS = 500
 
 T = TypeVar("T")
@@ -131,19 +135,19 @@ class EngineProcess:
                     raise Fatal(f"the inference engine could not list its adapters: {one_line(error)}") from None
             await asyncio.sleep(PROBE_PERIOD_S)
 
-    async def answer(self, question: Callable[[], Awaitable[T]]) -> T:
+    async def answer(self, question: Callable[[], Awaitable[T]], more_s: float = 0.0) -> T:
         """Await one call to the engine; its exceptions are passed on.
 
-        Raises: Fatal if the engine is dead, or did not answer within `patience_s`; every later call then raises it too.
+        Raises: Fatal if the engine is dead, or did not answer within `patience_s + more_s`; every later call then raises it too.
         """
         if self._is_stuck:
             raise self._silence()
         answer = asyncio.ensure_future(question())
         try:
-            await asyncio.wait({answer}, timeout=self.patience_s)
+            await asyncio.wait({answer}, timeout=self.patience_s + more_s)
             if not answer.done():
                 self._is_stuck = True
-                raise self._silence()
+                raise self._silence(more_s)
             if self.is_dead:
                 raise self.death()
             return answer.result()
@@ -155,8 +159,8 @@ class EngineProcess:
         said = " ".join(noted(self.llm.marlaas_failure).split())[:MAX_SAID_CHARS]
         return Fatal(f"the inference engine's process died{f': {said}' if said else '; its last lines on stderr say why'}")
 
-    def _silence(self) -> Fatal:
-        waited = f"has not answered for {self.patience_s:g} s"
+    def _silence(self, more_s: float = 0.0) -> Fatal:
+        waited = f"has not answered for {self.patience_s + more_s:g} s"
         return Fatal(f"the inference engine's process lives, but {waited}; it may hang in its device or driver")
 
     # --------------------------------------------------------------------------------------------------------- parking
@@ -185,7 +189,25 @@ class EngineProcess:
 
     async def worker(self, method: str, **arguments: Any) -> Any:
         """Call `method` of vLLM's workers; return the first worker's result. Raises: the worker's exception, as vLLM wraps it."""
-        return (await self.answer(lambda: self.llm.collective_rpc(method, kwargs=arguments)))[0]
+        return await self._called(method, arguments)
+
+    async def move(self, method: str, size_bytes: int, **arguments: Any) -> None:
+        """Call a method of vLLM's workers that moves `size_bytes` between device, host memory and files, however slow these are; no probe
+        waits behind it. Raises: as `worker`.
+        """
+        async with self._asking:
+            await self._called(method, arguments, more_s=size_bytes / SLOWEST_BYTES_PER_S)
+
+    async def sleep(self, level: int, size_bytes: int, method: str = "sleep") -> None:
+        """Put the workers to sleep at vLLM's `level`; `size_bytes`: as in `move`. Raises: as `worker`."""
+        try:
+            await self.move(method, size_bytes, level=level)
+        except Exception as error:
+            if ASLEEP_BESIDE_OTHERS not in str(error):
+                raise
+
+    async def _called(self, method: str, arguments: dict[str, Any], more_s: float = 0.0) -> Any:
+        return (await self.answer(lambda: self.llm.collective_rpc(method, kwargs=arguments), more_s))[0]
 
 
 def one_line(error: BaseException) -> str:

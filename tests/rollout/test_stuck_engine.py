@@ -37,6 +37,11 @@ class Llm:
         await self.answers.wait()
         self.held.add(request.lora_int_id)
 
+    async def collective_rpc(self, method: str, kwargs: dict[str, Any]) -> list[Any]:
+        self.asked += 1
+        await self.answers.wait()
+        return [None]
+
     async def remove_lora(self, number: int) -> None:
         await self.answers.wait()
         self.held.remove(number)
@@ -95,3 +100,25 @@ async def test_loading_and_unloading_wait_for_an_answer_no_longer_than_that(llm:
     stand_in.process.patience_s = 600.0  # that it is stuck is known by now
     with pytest.raises(Fatal, match="has not answered for"):
         await asyncio.wait_for(stand_in.unload("there"), 250)
+
+
+async def test_move_of_many_bytes_has_longer_and_no_probe_waits_behind_it(
+    llm: Llm, stand_in: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PROBE_PERIOD_S", 0.0)
+    llm.answers.clear()
+    moving = asyncio.create_task(stand_in.process.move("reload_weights", size_bytes=16 * 10**9))
+    await eventually(lambda: llm.asked == 1)
+    watching = asyncio.create_task(stand_in.process.wait_fatal())
+    await asyncio.sleep(0.5)
+    assert not moving.done() and not watching.done()
+    llm.answers.set()
+    await moving
+    await eventually(lambda: llm.asked > 3)
+    watching.cancel()
+
+
+async def test_move_that_hangs_ends_the_process(llm: Llm, stand_in: Engine) -> None:
+    llm.answers.clear()
+    with pytest.raises(Fatal, match=r"has not answered for 0\.3 s"):
+        await asyncio.wait_for(stand_in.process.move("sleep", size_bytes=2 * 10**6), 250)

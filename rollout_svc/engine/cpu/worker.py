@@ -15,10 +15,9 @@ import os
 from typing import Any
 
 import torch
-from vllm.model_executor.model_loader.reload import layerwise
 from vllm.v1.worker.cpu_worker import CPUWorker
 
-from rollout_svc.engine.footprint import Storages, cache, weights
+from rollout_svc.engine.footprint import Storages, abandon_reload, cache, weights
 
 WEIGHTS, CACHE = "weights", "kv_cache"
 """vLLM's tags for the parts to wake."""
@@ -77,7 +76,7 @@ class SleepingCpuWorker(CPUWorker):
         try:
             super().reload_weights(*args, **kwargs)
         except BaseException:
-            _abandon_reload(model)
+            abandon_reload(model)
             raise
         finally:
             for layer, product in zip(layers, products, strict=True):
@@ -88,15 +87,6 @@ class SleepingCpuWorker(CPUWorker):
         if self._file is not None:
             os.close(self._file)
             self._file = None
-
-
-def _abandon_reload(model: torch.nn.Module) -> None:
-    """Restore the original tensors of layers that were not loaded completely: a failed reload leaves them on device `meta`."""
-    for layer in model.modules():
-        info = layerwise.get_layerwise_info(layer)
-        if info.can_load():
-            layerwise._place_kernel_tensors(layer, info)
-            info.reset()
 
 
 def _free(held: Storages) -> None:

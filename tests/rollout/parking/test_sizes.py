@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from common.pools.memory import loaded_bytes
-from rollout_svc.accelerators.sizes import Sizes, expected_sizes
+from rollout_svc.accelerators.sizes import Capacity, Sizes, expected_sizes
 from rollout_svc.accelerators.tiers import Parking
 from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.engine import Engine
@@ -80,12 +80,23 @@ def test_sampler_on_a_gpu_enters_its_share_and_keeps_its_weights_alone_in_host_m
     assert parking.host_bytes == 2 * PARAMETERS
 
 
-async def test_closed_engine_of_a_gpu_needs_its_share_for_its_next_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_open", [False, True])
+async def test_engine_of_a_gpu_needs_its_share_for_its_next_start_and_for_its_activations(tmp_path: Path, is_open: bool) -> None:
     write_weights(tmp_path, BF16=PARAMETERS)
-    parking = Parking(Sampling(Measuring(on_gpu(tmp_path), cpu=False)), GPU_BYTES)
+    process = Measuring(on_gpu(tmp_path), cpu=False)
+    process.llm = object() if is_open else None
+    parking = Parking(Sampling(process), GPU_BYTES)
     await parking.learn()
     assert parking.device_bytes == int(SHARE * GPU_BYTES) > 67 * 10**9
     assert parking.host_bytes == 17 * 10**9
+
+
+def test_cache_of_a_gpu_that_never_started_is_estimated_from_its_share() -> None:
+    """The tiny model has 4 layers with keys and values of 64 numbers: 1024 bytes a token in bfloat16."""
+    settings = replace(EngineSettings.of(POOL), precision="bfloat16", gpu_memory_share=SHARE)
+    tokens = Capacity(Engine(EngineProcess(settings, cpu=False)), GPU_BYTES).kv_tokens
+    assert tokens == expected_sizes(settings, GPU_BYTES).cache // 1024
+    assert Capacity(Engine(EngineProcess(settings, cpu=False))).kv_tokens == settings.sequences * settings.context_tokens < tokens
 
 
 def test_share_that_is_smaller_than_the_weights_leaves_no_cache(tmp_path: Path) -> None:

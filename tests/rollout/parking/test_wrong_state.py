@@ -4,13 +4,10 @@ A buffer of the model that was lost is in no file, so that no other wake brings 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -21,9 +18,7 @@ from common.errors import HandedBack
 from rollout_svc.accelerators.sampler import Sampler
 from rollout_svc.accelerators.tiers import Parking
 from rollout_svc.adapters import Adapters
-from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.engine import Engine
-from rollout_svc.engine.process import EngineProcess
 from rollout_svc.engine.stream import StreamPart, StreamRequest, stream
 from rollout_svc.serving.admission import Admission
 from rollout_svc.serving.request import ServingContext
@@ -31,64 +26,12 @@ from rollout_svc.text.chat import Chat
 from tests.rollout.oracle import Oracle
 from tests.rollout.parking.parked_work import ids_of, returned
 from tests.rollout.parking.sleeping import damage, no_adapters, progressed, sleeping_settings, versions
+from tests.rollout.parking.standing import Standing
 from tests.rollout.stage import first_turns, group_of, performing
 from tests.support.rollout.replicas import CONTEXT, Replica, Source
 from tests.support.rollout.replicas import performing as at_gateway
-from tests.support.rollout.requests import POOL, sample_request
+from tests.support.rollout.requests import sample_request
 from tests.support.waiting import at_work, eventually
-
-
-class Llm:
-    """vLLM's AsyncLLM, whose requests end when they are aborted, and not before."""
-
-    def __init__(self) -> None:
-        self.errored = False
-        self.aborted: list[str] = []
-        self._ended = asyncio.Event()
-        self.output_handler = SimpleNamespace(cancel=lambda: None)
-        self.vllm_config = SimpleNamespace(model_config=SimpleNamespace(get_vocab_size=lambda: 1000))
-        self.engine_core = SimpleNamespace(resources=SimpleNamespace(engine_manager=SimpleNamespace(processes=[])))
-
-    async def generate(self, *_: object, **__: object) -> AsyncGenerator[Any]:
-        await self._ended.wait()
-        yield SimpleNamespace(outputs=[SimpleNamespace(token_ids=[], logprobs=None, finish_reason="abort")])
-
-    async def abort(self, request_ids: list[str]) -> None:
-        self.aborted += request_ids
-        self._ended.set()
-
-    async def pause_generation(self, **_: object) -> None:
-        """Nothing runs."""
-
-    async def resume_generation(self) -> None:
-        """As above."""
-
-    async def collective_rpc(self, method: str, **_: object) -> list[Any]:
-        return [(100, 100, 1000) if method == "marlaas_sizes" else None]
-
-    def shutdown(self, timeout: float) -> None:
-        """It has no processes."""
-
-
-class StandingProcess(EngineProcess):
-    """With `Llm`; the log-probabilities of what woke are as they should be until `is_damaged`, and after a start."""
-
-    is_damaged = False
-
-    async def open(self) -> None:
-        self.llm, self._thread, self.is_damaged = Llm(), ThreadPoolExecutor(), False
-
-
-class Standing(Engine):
-    def __init__(self) -> None:
-        self.standing = StandingProcess(EngineSettings.of(POOL, device="cpu"), cpu=True)
-        super().__init__(self.standing)
-
-    async def warm_up(self) -> None:
-        """Its requests do not end."""
-
-    async def prompt_logprobs(self, ids: Sequence[int], adapter: str | None) -> list[float]:
-        return [-6.0 if self.standing.is_damaged else -1.0] * (len(ids) - 1)
 
 
 async def test_requests_inside_are_handed_back_and_the_engine_is_started_anew() -> None:
