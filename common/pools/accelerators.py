@@ -26,7 +26,7 @@ from common.spec import Name
 TABLE = "accelerator"
 """Name of the table of accelerators in the pools file; reserved, so no pool can have it."""
 
-DEVICE = described(r"^(cpu|cuda:\d{1,2}|GPU-[0-9a-fA-F-]{8,64}|MIG-[0-9a-zA-Z/-]{8,80})$", "cpu, cuda:N, or the UUID of a GPU")
+DEVICE = described(r"^(cpu|cuda:\d{1,2}|GPU-[0-9a-fA-F-]{8,64})$", "cpu, cuda:N, or the UUID of a whole GPU: MIG devices cannot be shared")
 
 
 class Accelerator(BaseModel):
@@ -35,7 +35,7 @@ class Accelerator(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     device: Annotated[str, Field(pattern=DEVICE)]
-    """`cpu`, `cuda:N`, or the UUID of a GPU (`nvidia-smi -L`)."""
+    """`cpu`, `cuda:N` (GPU N of those that CUDA_VISIBLE_DEVICES allows), or the UUID of a GPU (`nvidia-smi -L`)."""
     cores: Cores = ()
     """Cores of its executors, as `0,2-3`. On a CPU they are the accelerator and must be given; computing threads are pinned to them. On a
     GPU
