@@ -41,7 +41,7 @@ def test_make_says_it_before_it_installs_anything(tmp_path: Path) -> None:
     for name in ("Makefile", "pyproject.toml", "deploy", "requirements"):
         (tmp_path / name).symlink_to(ROOT / name)
     driver = tmp_path / "nvidia-smi"
-    driver.write_text("#!/bin/sh\necho \"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\"\nexit 9\n")
+    driver.write_text('#!/bin/sh\necho "NVIDIA-SMI has failed because it couldn\'t communicate with the NVIDIA driver."\nexit 9\n')
     driver.chmod(0o755)
     env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     found = subprocess.run(["make", "install", f"PYTHON={old}"], cwd=tmp_path, env=env, capture_output=True, text=True)

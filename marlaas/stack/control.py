@@ -17,7 +17,6 @@ from pathlib import Path
 from common.access.folder import credentials_path
 from common.access.services import Deployment
 from common.pools import Accelerators, Pools, read_accelerators, read_pools
-from marlaas import host
 from marlaas.stack import database_folder, first_start, os_processes, placement, preloading, servers, state_files
 from marlaas.stack.keys import folder_of, installed_families
 from marlaas.stack.placement import Machine
@@ -174,7 +173,7 @@ def start(plan: StackPlan, *, end_with_parent: bool = False) -> Starting:
     if missing := first_start.missing_packages():
         raise StackError(first_start.sentence(missing))
     pools = read_pools(plan.pools_file)
-    if lack := next(host.objections(pools, read_accelerators(plan.pools_file, pools), placement.this_machine()), None):
+    if lack := next(placement.objections(pools, read_accelerators(plan.pools_file, pools), placement.this_machine()), None):
         raise StackError(f"pools file {plan.pools_file} does not fit this machine: {lack} (all findings: marlaas doctor --machine)")
     prepare_folder(data)
     if objection := servers.room_objection(data / "nats"):

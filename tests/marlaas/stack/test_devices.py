@@ -93,9 +93,7 @@ def stack(*processes: tuple[str, Identity | None]) -> Stack:
     )
 
 
-def test_memory_of_a_gpu_is_named_by_process_with_its_engines_and_what_others_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_of_a_gpu_is_named_by_process_with_its_engines_and_what_others_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """This process is a child of its parent, as an engine is of its service."""
     service = identify(os.getppid())
     apps = [f"GPU-00000000, {os.getpid()}, 81920", f"GPU-00000000, {os.getppid()}, 1024", "GPU-00000000, 999999999, 512"]

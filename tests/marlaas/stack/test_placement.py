@@ -174,6 +174,6 @@ def test_start_is_refused_where_the_machine_lacks_an_accelerator(tmp_path: Path,
     monkeypatch.setattr(placement, "this_machine", lambda: Machine((0, 1)))
     (tmp_path / "m").mkdir()
     (tmp_path / "pools.toml").write_text('[accelerator.a]\ndevice = "cpu"\ncores = "7"\nmemory_gib = 2\n[p]\nmodel = "m"\non = "a"\n')
-    with pytest.raises(StackError, match=r"pools.toml does not fit this machine: accelerator.a.cores has 7, but this machine has 0, 1; correct"):
+    with pytest.raises(StackError, match=r"pools.toml does not fit this machine: accelerator.a.cores has 7, but this machine has 0, 1"):
         start(make_plan(tmp_path / "data", tmp_path / "pools.toml"))
     assert not (tmp_path / "data").exists()

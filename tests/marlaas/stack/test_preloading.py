@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from marlaas.stack import control, os_processes, preloading
-from marlaas.stack.os_processes import Identity
 from marlaas.stack.devices import Gpu
+from marlaas.stack.os_processes import Identity
 from marlaas.stack.placement import Machine
 from marlaas.stack.state_files import Component, StackPlan, read_stack
 from tests.marlaas.stack.plans import DUMMY, component_now, plan_for, started
