@@ -18,12 +18,12 @@ class _Limit:
     """Memory that a trainer may use."""
 
     size: int
-    """Bytes, including the process's own on a CPU."""
+    """Bytes; on a CPU, they include the memory of the process itself."""
     on_cpu: bool
     where: str
-    """Source of the limit, worded as the end of a sentence."""
+    """Where the limit comes from, as the end of the sentence "only 3.2 GiB …"."""
     way: str = ""
-    """Alternative remedy."""
+    """Another remedy, besides fewer tokens or a smaller model, as the end of a sentence; empty: none."""
 
 
 def memory_needs(pools: Pools, accelerators: Mapping[str, Accelerator], machine: Machine) -> Iterator[tuple[str, str]]:
@@ -59,7 +59,7 @@ def _sampler(name: str, pool: Pool, shape: ModelShape, gpu_bytes: int, budget: i
 
 
 def _limit(pool: Pool, pools: Pools, accelerators: Mapping[str, Accelerator], machine: Machine) -> _Limit:
-    """Limit of a pool's trainer; the smallest of its accelerators if it shares some."""
+    """Limit of a pool's trainer; if it shares accelerators, the smallest of their limits."""
     shared = [_of_accelerator(name, accelerators[name], machine) for name in pool.trainers_on]
     if shared:
         return min(shared, key=lambda one: one.size)
