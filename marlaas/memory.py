@@ -15,7 +15,7 @@ from marlaas.stack.placement import Machine
 
 @dataclass(frozen=True)
 class _Limit:
-    """Memory that a trainer may use."""
+    """Memory that a sampler or trainer may use."""
 
     size: int
     """Bytes; on a CPU, they include the memory of the process itself."""
@@ -35,49 +35,41 @@ def memory_needs(pools: Pools, accelerators: Mapping[str, Accelerator], machine:
             unknown = f"an unknown kind of model: {pool.model}" if config else f"{pool.model} is not downloaded yet"
             yield f"{name}: memory not estimated: {unknown if shape is None else 'a MIG device of unknown size'}", ""
             continue
-        shared = [accelerators[each] for each in pool.samplers_on]
-        on_cpu = shared[0].on_cpu if shared else not machine.gpus
-        budget = min((_budget(one, machine) for one in shared), default=None)
-        yield _sampler(name, pool, shape, 0 if on_cpu else _gpu_bytes(machine), budget)
-        yield _trainer(name, pool, shape, _limit(pool, pools, accelerators, machine))
+        beside = [one for one in pools.values() if not one.samplers_on] if len(machine.gpus) == 1 else [pool]
+        left = 1 - sum(one.gpu_memory_share for one in beside)
+        yield _sampler(name, pool, shape, _limit(pool.samplers_on, 1, accelerators, machine), _gpu_bytes(machine))
+        yield _trainer(name, pool, shape, _limit(pool.trainers_on, left, accelerators, machine))
 
 
-def _sampler(name: str, pool: Pool, shape: ModelShape, gpu_bytes: int, budget: int | None) -> tuple[str, str]:
-    """`gpu_bytes`: 0 on a CPU. `budget`: bytes of a shared accelerator."""
-    on_cpu, setting = (False, "gpu_memory_share") if gpu_bytes else (True, "kv_cache_gib")
-    element = ELEMENT_BYTES[precision_on(pool.precision, cpu=on_cpu)]
+def _sampler(name: str, pool: Pool, shape: ModelShape, limit: _Limit, gpu_bytes: int) -> tuple[str, str]:
+    setting = f"{'kv_cache_gib' if limit.on_cpu else 'gpu_memory_share'} of pool {name}"
+    element = ELEMENT_BYTES[precision_on(pool.precision, cpu=limit.on_cpu)]
     adapters, model = pool.adapters + (pool.serving.adapters if pool.serving else 0), shape.parameters * element
-    slots = adapters * shape.slot_parameters(pool.max_rank, cpu=on_cpu) * element
-    cache = int(pool.kv_cache_gib * GIB) if on_cpu else max(0, int(pool.gpu_memory_share * gpu_bytes) - model - slots)
+    slots = adapters * shape.slot_parameters(pool.max_rank, cpu=limit.on_cpu) * element
+    cache = int(pool.kv_cache_gib * GIB) if limit.on_cpu else max(0, int(pool.gpu_memory_share * gpu_bytes) - model - slots)
     token, lack = 2 * shape.layers * shape.keys * element, ""
     if cache < (whole := pool.context_tokens * token):
-        lack = f"context_tokens of pool {name} take {whole / GIB:.2f} GiB of KV cache: raise its {setting}"
-    elif budget is not None and model + slots + cache > budget:
-        lack = f"only {budget / GIB:.1f} GiB may be used on its accelerator: lower {setting} of pool {name}"
+        lack = f"{pool.context_tokens} tokens (context_tokens) take {whole / GIB:.2f} GiB of KV cache: raise {setting}"
+    elif total_within(model + slots + cache, on_cpu=limit.on_cpu) > limit.size:
+        lack = f"only {limit.size / GIB:.1f} GiB {limit.where}: lower {setting}{limit.way}"
     sizes = f"model {model / GIB:.1f} GiB, slots of {adapters} adapters {slots / GIB:.1f}, KV cache {cache / GIB:.1f}"
     return f"rollout-{name}: {sizes} for about {cache // token} tokens", lack
 
 
-def _limit(pool: Pool, pools: Pools, accelerators: Mapping[str, Accelerator], machine: Machine) -> _Limit:
-    """Limit of a pool's trainer; if it shares accelerators, the smallest of their limits."""
-    shared = [_of_accelerator(name, accelerators[name], machine) for name in pool.trainers_on]
+def _limit(on: tuple[str, ...], gpu_share: float, accelerators: Mapping[str, Accelerator], machine: Machine) -> _Limit:
+    """Limit of a process with these shared accelerators, the smallest of theirs; without any, `gpu_share` of a GPU."""
+    shared = [_of_accelerator(name, accelerators[name], machine) for name in on]
     if shared:
         return min(shared, key=lambda one: one.size)
     if machine.gpus:
-        beside = [one for one in pools.values() if not one.samplers_on] if len(machine.gpus) == 1 else [pool]
-        left = 1 - sum(one.gpu_memory_share for one in beside)
-        return _Limit(int(_gpu_bytes(machine) * left), on_cpu=False, where="remain for it on the GPU")
+        return _Limit(int(_gpu_bytes(machine) * gpu_share), on_cpu=False, where="remain for it on the GPU")
     return _Limit(machine_bytes(), on_cpu=True, where="are in this machine")
 
 
 def _of_accelerator(name: str, one: Accelerator, machine: Machine) -> _Limit:
+    budget = int(DEVICE_SHARE * _gpu_bytes(machine) if one.memory_gib is None else one.memory_gib * GIB)
     way = f", or raise memory_gib of [accelerator.{name}]" if one.memory_gib is not None else ""
-    size = total_within(_budget(one, machine), on_cpu=one.on_cpu)
-    return _Limit(size, one.on_cpu, f"may be used on accelerator {name} and by its process", way)
-
-
-def _budget(one: Accelerator, machine: Machine) -> int:
-    return int(DEVICE_SHARE * _gpu_bytes(machine) if one.memory_gib is None else one.memory_gib * GIB)
+    return _Limit(total_within(budget, on_cpu=one.on_cpu), one.on_cpu, f"may be used on accelerator {name} and by its process", way)
 
 
 def _trainer(name: str, pool: Pool, shape: ModelShape, limit: _Limit) -> tuple[str, str]:

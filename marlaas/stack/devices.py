@@ -27,12 +27,10 @@ class Gpu:
     name: str = ""
     memory_bytes: int = 0
     """0 for a MIG device; the machine's for an integrated GPU."""
-    capability: str = ""
-    """Compute capability, as `9.0`."""
-    driver: str = ""
-    """Version of its driver."""
-    mig: str = ""
-    """MIG mode: `Enabled` if it is divided; empty if it cannot be."""
+    compute_capability: str = ""
+    driver_version: str = ""
+    mig_mode: str = ""
+    """`Enabled` if it is divided; empty if it cannot be."""
 
     def __str__(self) -> str:
         return f"GPU {self.number} ({self.name}, {self.memory_bytes / GIB:.1f} GiB)" if self.name else f"GPU {self.number}"

