@@ -31,10 +31,8 @@ def examine(data: Path, pools_file: Path, *, as_json: bool) -> tuple[str, bool]:
     free = shutil.disk_usage(next(path for path in (data.resolve(), *data.resolve().parents) if path.is_dir())).free
     memory = f"{machine_bytes() / GIB:.1f} GiB of memory, {free / GIB:.1f} GiB free on the disk of {data}"
     lines = [f"{len(machine.cores)} of {os.cpu_count()} cores, {memory}"]
-    lines += [
-        f"{gpu}: compute capability {gpu.compute_capability}, driver {gpu.driver_version}, MIG {gpu.mig_mode or 'none'}"
-        for gpu in find_gpus()[0]
-    ]
+    for gpu in find_gpus()[0]:
+        lines.append(f"{gpu}: compute capability {gpu.compute_capability}, driver {gpu.driver_version}, MIG {gpu.mig_mode or 'none'}")
     lines += [str(installed_builds() or "no PyTorch and vLLM"), f"pools without a shared accelerator compute on {machine}"]
     lines += [said for said, _ in needs]
     lines += ["", f"{'BROKEN  ' if wrong else 'holds   '}  {RULE}", *(f"            {one}" for one in wrong)]

@@ -30,6 +30,7 @@ def parts(*each: tuple[int, ...]) -> list[Machine]:
         (Machine((0, 1), gpus("0")), 2, [Machine((), gpus("0"))] * 2),
         (Machine((0, 1), gpus("0", "3")), 2, [Machine((), gpus("0")), Machine((), gpus("3"))]),
         (Machine((0, 1), gpus("0", "1", "2")), 4, [Machine((), gpus(number)) for number in "0120"]),
+        (Machine((0, 1), gpus("0", "1")), 4, [Machine((), gpus(number)) for number in "0110"]),
         (Machine((0, 1)), 0, []),
     ],
 )
@@ -60,7 +61,7 @@ model = "m"
     [
         ("", {}),
         ("0", {"rollout-second": 1, "rollout-third": 2, "trainer-first": 3, "trainer-second": 3, "trainer-third": 3}),
-        ("01", {"rollout-second": 1, "rollout-third": 2}),
+        ("01", {"rollout-third": 1, "trainer-first": 1, "trainer-second": 2, "trainer-third": 1}),
         ("012", {"trainer-second": 1, "trainer-first": 1, "trainer-third": 1}),
     ],
 )
