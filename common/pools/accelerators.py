@@ -35,7 +35,7 @@ class Accelerator(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     device: Annotated[str, Field(pattern=DEVICE)]
-    """`cpu`, `cuda:N` (of those in CUDA_VISIBLE_DEVICES), or the UUID of a GPU (`nvidia-smi -L`)."""
+    """`cpu`, `cuda:N`, or the UUID of a GPU (`nvidia-smi -L`)."""
     cores: Cores = ()
     """Cores of its executors, as `0,2-3`. On a CPU they are the accelerator and must be given; computing threads are pinned to them. On a
     GPU, its trainers are pinned, and its samplers are not.
