@@ -97,7 +97,7 @@ def test_what_cannot_start_is_refused_by_up_before_anything_is_made_and_named_by
     stand_in(folder, monkeypatch, gpus=gpus)
     built(folder, monkeypatch, **builds)
     write(folder, *tables)
-    refused = complaint(marlaas("up", "--data", "data", cwd=folder))
+    refused = complaint(marlaas("up", "--data", "data", "--start-timeout-s", "1", cwd=folder))
     assert refused.startswith(f"marlaas: pools file {folder / 'pools.toml'} does not fit this machine: ")
     assert wrong in refused and refused.count("\n") == 1
     assert not (folder / "data").exists()
