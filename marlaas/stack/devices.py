@@ -46,7 +46,10 @@ def find_gpus() -> tuple[tuple[Gpu, ...], str]:
         rows = [["" if cell == "[N/A]" else cell for cell in row] for row in rows]
     except Fatal as error:
         return (), str(error)
-    listed = [Gpu(*row[:3], _bytes(row[3]) or machine_bytes(), *row[4:]) for row in rows if len(row) == 7]
+    listed = [
+        Gpu(number, uuid, name, _bytes(memory) or machine_bytes(), capability, driver, mig)
+        for number, uuid, name, memory, capability, driver, mig in (row for row in rows if len(row) == 7)
+    ]
     allowed = os.environ.get(VISIBLE)
     if allowed is None or not listed:
         return tuple(listed), f"nvidia-smi lists {len(listed)}"
