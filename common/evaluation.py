@@ -123,10 +123,10 @@ def _squares(values: Iterable[float]) -> float:
 
 
 def _effective_attempts(mean: float, error: float, totals: Sequence[float], sizes: Sequence[float], attempts: int) -> float:
-    """Number of independent attempts with the same error, from the intraclass correlation of a prompt's attempts.
+    """Number of independent attempts whose mean has standard error `error`, from the intraclass correlation of a prompt's attempts.
 
-    The correlation is hardly known if only a few prompts have a passed attempt, or only a few have a failed one. It is then raised by a
-    fraction of its distance to 1: the smaller number of prompts to the power of −1.5. This keeps the coverage of small shares
+    Let n be the number of prompts with a passed attempt, or of those with a failed one, whichever is smaller. The smaller n is, the less is
+    known about the correlation, so the estimate is raised by max(n, 1)^−1.5 of its distance to 1. This keeps the coverage of small shares
     (docs/evaluation.md).
     """
     count = len(totals)

@@ -21,12 +21,12 @@ class Option:
 
     name: str
     annotation: Any
-    """Annotation; REQUIRED (empty) if there is none. `Any`: authors may write anything in place of a type."""
+    """Annotation; REQUIRED (empty) if there is none. Typed `Any`, because authors may write anything in place of a type."""
     default: object = REQUIRED
 
 
 def options_of(constructor: Callable[..., object]) -> list[Option] | None:
-    """The keyword arguments of a class; None if its constructor takes any keyword arguments and checks them itself."""
+    """The keyword arguments of a class's constructor; None if it accepts arbitrary ones (`**kwargs`), which cannot be validated here."""
     parameters = inspect.signature(constructor).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
@@ -76,7 +76,7 @@ def _converted(where: str, option: Option, value: JsonValue) -> object:
 
 
 def _adapter(option: Option) -> TypeAdapter[Any] | None:
-    """None if the annotation cannot be relied on: absent, not a type, or contradicted by its own default."""
+    """Validator of the option's type; None if its annotation is absent, is no type, or contradicts the option's default."""
     if option.annotation is REQUIRED:
         return None
     try:

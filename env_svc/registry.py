@@ -5,8 +5,8 @@
     my_package.envs:MyEnv    <module>:<attribute>        family `module`
 
 Entry points of the group `marlaas.environments` are listed without importing them. Each family has a queue, which only replicas
-with the family's environment installed consume. A name resolves to a subclass of `Environment` or to nothing. `allowed.py` decides which
-names a task may give before this module imports anything, because an import runs the module. If an import raises any exception, even
+that have the family's environment installed consume. A name resolves to a subclass of `Environment` or to nothing. `allowed.py` decides
+which names a task may give before this module imports anything, because an import runs the module. If an import raises any exception, even
 `SystemExit`, only the task that named it is refused.
 
 `python -m env_svc.registry` prints the names of the environments that are installed here, one a line. It needs no stack.
@@ -44,7 +44,7 @@ log = structlog.get_logger()
 
 
 class UnknownEnvironment(WrongOptions):
-    """No environment has this name, or the name resolves to something else."""
+    """No environment has this name, or the name resolves to something that is no environment."""
 
 
 def families() -> list[str]:
@@ -102,7 +102,7 @@ def find(name: str) -> type[AnyEnvironment]:
 
 
 def find_in_module(path: str) -> type[AnyEnvironment]:
-    """The class at `module:attribute`, even if the module's name is registered. Raises: UnknownEnvironment."""
+    """The class at `module:attribute`, even if an entry point has the module's name. Raises: UnknownEnvironment."""
     module, _, attribute = path.partition(":")
     return _from_module(path, module, attribute, near=None)
 
@@ -130,7 +130,7 @@ def declares_options(found: type[AnyEnvironment]) -> bool:
 
 
 def check_declared(name: str, options: Mapping[str, JsonValue], *, is_declared: bool) -> None:
-    """Raises: WrongOptions for options of a constructor that takes any and checks none."""
+    """Raises: WrongOptions if options are given to a class that does not declare its options. `is_declared`: as from `declares_options`."""
     if options and not is_declared:
         rule = "its constructor takes any (**), and the class does not say that it checks them (checks_options)"
         raise WrongOptions(f"environment '{name}': a task may give no option, such as '{next(iter(options))}': {rule}")

@@ -51,7 +51,8 @@ class Show:
 
 
 def three_tasks(examples: Path, pools_file: Path, seed: int, steps: int | None) -> Show:
-    """Show of the tasks in `examples`, which share the tiny base model. Raises: Reject if a file is invalid."""
+    """Show of the tasks in `examples`, which share the tiny base model. `seed`, `steps`: as in `demo_tasks`. Raises: Reject if a file is
+    invalid."""
     return Show(demo_tasks(examples, seed, steps), pools_file, _conclude)
 
 
@@ -76,13 +77,16 @@ def run_demo(console: Console, data: Path, show: Show, *, keep_running: bool) ->
 
 
 def demo_tasks(examples: Path, seed: int, steps: int | None) -> list[TaskSpec]:
-    """Tasks of the files in `examples`, by name. Raises: Reject if one is invalid."""
+    """Tasks of the task files in `examples`, ordered by file name, with this seed and number of steps (None: the file's own).
+
+    Raises: Reject if a file is invalid.
+    """
     changes = {"seed": seed} | ({"steps": steps} if steps is not None else {})
     return [read_task(path).model_copy(update=changes) for path in sorted(examples.glob("*.toml"))]
 
 
 async def _train_while_well(console: Console, data: Path, stack: Stack, specs: list[TaskSpec]) -> list[Progress]:
-    """`_train`, until a component fails permanently. Raises: StackError in that case."""
+    """Result of `_train`, which is cancelled if a component of the stack fails permanently. Raises: StackError in that case."""
     training = asyncio.ensure_future(_train(console, stack, specs, data / "adapters"))
     watching = asyncio.ensure_future(_until_failing(console, data))
     try:

@@ -32,7 +32,7 @@ class Trajectory:
 
     @cached_property
     def attempt(self) -> Attempt:
-        """Inputs of reward shaping."""
+        """The trajectory as the input of reward shaping (`common/shaping.py`)."""
         return Attempt(self.reward, self.sampled_tokens, longest_run(self.sampled_T.tobytes()), self.components)
 
 

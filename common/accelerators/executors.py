@@ -128,12 +128,12 @@ class Parkable(Protocol):
 
     @property
     def tier(self) -> Tier:
-        """Current tier of its state."""
+        """Current tier of the executor's state."""
         ...
 
     @property
     def device_bytes(self) -> int:
-        """Bytes needed on the device while awake; known before its first wake, at least as an estimate."""
+        """Bytes needed on the device while awake; before the first wake, this may be an estimate."""
         ...
 
     @property
@@ -147,16 +147,17 @@ class Parkable(Protocol):
     async def wake(self) -> None:
         """Move the state to the device and check it; then continue frozen operations and accept messages.
 
-        Raises: NoMemory; StateMismatch if a canary disagrees; Fatal if the device failed. The state then is in its previous tier, or
-        deeper.
+        Raises: NoMemory; StateMismatch if a canary disagrees; Fatal if the device failed. After an error the state is in its previous tier,
+        or in a deeper one.
         """
         ...
 
     async def park(self, tier: Tier, drain_s: float | None) -> float:
-        """Move the state to `tier`, or to its deepest supported tier; returns the seconds of the move, without the wait for operations.
+        """Move the executor's state to `tier`, or to another one if `tier` is impossible now: the property `tier` tells the result.
 
-        Accepts no more messages. Operations in progress get `drain_s` seconds to finish (None: unlimited). Those left are then frozen, or
-        waited for if they cannot be frozen. Messages not started are handed back, or kept and counted (`Load.messages`).
+        Returns the seconds of the move, without the wait for operations. From the start of the call on, the executor accepts no messages.
+        Operations in progress get `drain_s` seconds to finish (None: unlimited). Operations that are left are then frozen, or waited for if
+        they cannot be frozen. Messages not started are handed back to NATS, or kept and counted in `load`.
         """
         ...
 

@@ -52,7 +52,7 @@ class Pull:
         self._missing = False
         self._ending = False
         self._known: dict[_Identity, Msg] = {}
-        """Messages that have arrived and are neither returned nor acknowledged."""
+        """Messages that have arrived and are neither handed back nor acknowledged."""
         self._held: dict[_Identity, Msg] = {}
         self._done: list[Msg] = []
         """Messages to be acknowledged."""
@@ -64,7 +64,7 @@ class Pull:
 
     @property
     def unacknowledged(self) -> int:
-        """Number of messages that have arrived and are neither acknowledged nor returned."""
+        """Number of messages that have arrived and are neither acknowledged nor handed back."""
         return len(self._known)
 
     async def start(self) -> None:
@@ -105,7 +105,7 @@ class Pull:
                 await listening.drain()
 
     def reset(self) -> None:
-        """Forget the pending requests: the server has lost them."""
+        """Forget the pending requests, because the server has lost them; `receive` then sends new ones."""
         self._requested = 0
         self._woken.set()
 
@@ -169,8 +169,8 @@ class Pull:
         self._woken.set()
 
     def _arrive(self, message: Msg) -> None:
-        """Queue the message, unless this process has it already: its lease may have ended while NATS was unavailable. In that case, the
-        known message gets the reply subject of the new delivery."""
+        """Queue the message, unless this process has it already: NATS redelivers a message whose lease ended while NATS was unavailable.
+        In that case, the known message gets the reply subject of the new delivery."""
         known = self._known.setdefault(_identity(message), message)
         if known is message:
             self._arrived.append(message)
@@ -209,7 +209,8 @@ class Pull:
                 await message.ack()
 
     async def _keep_alive(self) -> None:
-        """Report that the event loop runs; send the heartbeats if their own connection fails."""
+        """Report to the heartbeats' thread (`common/heartbeats.py`) that the event loop runs. While that thread's own connection is down,
+        send its heartbeats on the bus's connection."""
         while True:
             self._beats.turned()
             await asyncio.sleep(self._beat_s)

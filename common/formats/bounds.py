@@ -1,4 +1,5 @@
-"""Limits of users' request bodies, checked on their bytes before any value is built; and of models, before an error is made per field.
+"""Limits of users' request bodies, checked on their bytes before any value is built; and of the number of a model's fields and entries,
+checked before each gets an error of its own.
 
 One byte of a body may take a hundred bytes of memory, and microseconds of the event loop: for example an empty array of MessagePack, an
 element of JSON, or a length that a header claims. So values are counted, at the speed of `bytes.count` if the format permits it.
@@ -24,7 +25,7 @@ _NINES = bytes.maketrans(b"012345678", b"9" * 9)
 MESSAGE_DIGITS = 19
 """Digits from which a number may be too large for a message; the largest permitted ones have 19 or 20 (`gateway_svc/bodies.py`)."""
 _FRACTIONS = (b".", b"e", b"E")
-"""Characters found only in numbers with fractions, or in `true` and `false`."""
+"""Characters that, outside of strings, occur only in numbers with a fraction or an exponent, and in `true` and `false`."""
 _PACKED_FIXED = {
     0xC0: 0,
     0xC2: 0,
@@ -59,8 +60,8 @@ class JsonScan:
     """Counts the values of a JSON text fed in parts. Invalid JSON is counted up to its first error, and may pass."""
 
     def __init__(self, max_values: int = MAX_VALUES, max_ids: int = 0) -> None:
-        """`max_ids`: maximum whole numbers in addition to `max_values`. Texts, arrays, objects and fractions take longer to parse, and so
-        count against `max_values` alone."""
+        """`max_ids`: maximum number of integers, such as token ids, in addition to `max_values` values of any kind. Texts, arrays, objects
+        and fractions take longer to parse, so their number is limited by `max_values` alone."""
         self._max_values = max_values
         self._max_ids = max_ids
         self._values = 0

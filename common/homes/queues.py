@@ -1,6 +1,7 @@
-"""Queues that a named replica reads: the pool's, its own, and others' as `reading.py` decides.
+"""Queues that a named replica reads: the pool's, its own, and, if `reading.py` decides so, those of the pool's other replicas.
 
-The consumer of another replica's queue exists all the time, behind a gate. Closing the gate withdraws requests; started messages continue.
+The consumer of another replica's queue exists all the time, behind a gate. Closing the gate withdraws the requests for messages; messages
+that were started continue.
 """
 
 import asyncio
@@ -19,9 +20,9 @@ from common.messages import ReplicaReport
 from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET, Consumer
 
 LOOK_S = 0.25
-"""Seconds between an idle replica's checks of others' queues."""
+"""Seconds between an idle replica's checks of other replicas' queues."""
 REPORTS_S = REPLICA_TTL_S / 4
-"""Seconds between checks of the present replicas, and of a busy or parked replica's checks of others' queues."""
+"""Seconds between reads of all replicas' reports, and between a busy or parked replica's checks of other replicas' queues."""
 AT_HOME_S = 600.0
 """Seconds for which a task counts as at home on a replica after the task's last message in the replica's own queue."""
 CONSUMERS: dict[str, Callable[[str], Consumer]] = {"rollout": streams.rollout_samples, "trainer": streams.trainer_batches}
@@ -52,7 +53,7 @@ class _Other:
         self.ages = Ages()
         self.taking = Taking.NOTHING
         self.waited_at_s = float("-inf")
-        """This process's monotonic time when messages last waited there."""
+        """This process's monotonic time when messages last waited in this queue."""
 
 
 class Queues:
@@ -98,7 +99,7 @@ class Queues:
         return [other.consumer for other in self._others if other.taking is Taking.OVER]
 
     def ages(self, consumer: Consumer) -> Ages:
-        """Ages of messages that wait in another's queue; a copy."""
+        """Ages of the messages that wait in another replica's queue, which `consumer` reads; a copy."""
         return deepcopy(next(other.ages for other in self._others if other.consumer == consumer))
 
     def is_at_home(self, task: str) -> bool:
@@ -135,8 +136,8 @@ class Queues:
         await self._bus.consume(other.consumer, handler, other.slots, max_pull=1)
 
     def _end_help(self) -> None:
-        """Stop helping once a message was taken from another's queue. The queue's owner may take the next one; this replica helps again
-        when it is idle."""
+        """Stop helping other replicas with their queues, once a message was taken from one. The queue's own replica may take the next
+        message; this replica helps again when it is idle."""
         for other in self._others:
             if other.taking is Taking.HELP:
                 self._take(other, Taking.NOTHING)
@@ -169,7 +170,7 @@ class Queues:
             await asyncio.sleep(LOOK_S)
 
     async def _look(self, other: _Other) -> None:
-        """Check another's queue, and decide whether to take from it. Raises: Unavailable."""
+        """Check another replica's queue, and decide whether to take messages from it. Raises: Unavailable."""
         found, now_s = await self._bus.streams.queue(other.consumer), self._bus.clock.now_s()
         there = [one for one in self._siblings if f"{OWN_QUEUE}@{other.name}" in one.busy]
         is_able = any(one.busy[f"{OWN_QUEUE}@{other.name}"] for one in there)

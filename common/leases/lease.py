@@ -1,9 +1,11 @@
 """The lease of an accelerator in NATS: permits one executor to compute there.
 
 A lease is one entry of the bucket `leases`, changed by compare-and-set only. To take it, an executor must hold compute.lock (`locks.py`).
-The entry names the lock under which the lease's holder computes. An executor that has this lock, and an order of a newer epoch, replaces
-the entry: the former holder has lost the lock, and so computes nothing. Otherwise the executor waits until the holder deletes the entry,
-or the entry expires.
+The entry contains the identity of its holder's compute.lock.
+
+If another executor's entry exists, it may be replaced under two conditions: the new executor's order has a newer epoch, and the entry
+contains the identity of the compute.lock that the new executor holds. The former holder has then lost that lock, and so computes nothing.
+If a condition is not met, the new executor waits until the holder deletes the entry, or the entry expires.
 """
 
 import asyncio
@@ -58,13 +60,14 @@ class LeaseHolder:
         return self._held.epoch if self._held else None
 
     def is_overdue(self) -> bool:
-        """Whether this process holds the lease and must stop computing: another process has it, or no renewal was confirmed for FENCE_S."""
+        """Whether this process took the lease and must stop computing: another process has it now, or FENCE_S passed without a confirmed
+        renewal."""
         return self._held is not None and (self._is_lost or self._clock() - self._held.confirmed_s > FENCE_S)
 
     async def take(self, epoch: int) -> bool:
         """Take the lease for `epoch`, or update its epoch; False while another process holds it, or NATS does not answer.
 
-        Raises: Superseded.
+        Raises: Superseded if the entry has a newer epoch.
         """
         async with self._changing:
             try:
@@ -122,7 +125,7 @@ class LeaseHolder:
                 await self._look_again(held)
 
     async def _look_again(self, held: _Held) -> None:
-        """Reread the entry after a revision conflict: a renewal's answer was lost, the lease expired, or another process holds it."""
+        """Reread the entry after a revision conflict: a renewal's answer was lost, the lease expired, or another process has the lease."""
         sent_s = self._clock()
         try:
             found = await self._bus.kv.find(LEASES_BUCKET, self._me.accelerator, Lease)

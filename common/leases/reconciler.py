@@ -1,10 +1,10 @@
-"""Carries out the newest order: wakes and parks a Parkable, with lease and locks.
+"""Carries out the scheduler's newest order: wakes or parks an executor (`Parkable`), with lease and locks.
 
-A wake waits for compute.lock and room on the device, then for the lease in NATS; parking releases all three. `Side` says which of the
-three an executor has, `Want` says what the newest order requires, and `decide` is the table of next steps. State is checked again after
-each step: only the newest order counts, even while an older one waits. A move that has started is finished first.
+A wake waits for compute.lock and room on the device, then for the lease in NATS. Parking releases all three. `Side` says which of the
+three an executor has, `Want` says what the newest order requires, and `decide` is the table of next steps. Both are determined again after
+each step, so a newer order replaces an older one that still waits. A move that has started is finished first.
 
-A new process does not carry out orders older than itself: it reports that it is cold, under the epoch of the last of them.
+A new process does not carry out orders that were sent before it started. It reports that it is cold, with the epoch of the last of them.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ from common.resilience.event_loop import is_set_within
 from common.streams import LEASES
 
 LOCK_LOOK_S = 0.05
-"""Maximum seconds between attempts at compute.lock. A holder that parks deletes its lease, which ends the pause; a holder that dies does
-not."""
+"""Maximum seconds between attempts at compute.lock. A holder that parks deletes its lease, and this change ends the pause early; a holder
+that dies deletes nothing."""
 MOVE_LOOK_S = 0.005
-"""Maximum seconds between attempts while no other executor has the lease: others then hold compute.lock only briefly, for a move that makes
-room."""
+"""Maximum seconds between attempts at compute.lock while no other executor has the lease: others then hold the lock only briefly, for a
+move that makes room."""
 LOOK_S = 0.5
 """Maximum seconds between checks of the lease, whose expiry NATS does not report."""
 END_S = 3.0
@@ -73,7 +73,7 @@ class Do(Enum):
     BEGIN = auto()
     """Start to wait for the requirements of a wake."""
     CLAIM = auto()
-    """Try to get the missing ones of compute.lock, room, and a lease with the order's epoch."""
+    """Try to get what is missing: compute.lock, room, or a lease with the order's epoch."""
     WAKE = auto()
     PARK = auto()
     PARK_LOCKED = auto()
@@ -81,7 +81,7 @@ class Do(Enum):
     GIVE_UP = auto()
     """Release lock, room and lease: the order was replaced, or the lease was lost."""
     FENCE = auto()
-    """Park itself, without an order."""
+    """Park without an order."""
 
 
 def decide(side: Side, want: Want) -> Do:
@@ -196,7 +196,7 @@ class LeaseReconciler:
             await is_set_within(self._stirred, pause_s)
 
     async def _step(self, order: LeaseOrder) -> float | None:
-        """Take one step; returns maximum seconds until the next check, which a change brings forward. None: only a change causes one."""
+        """Take one step; returns the maximum seconds until the next check (None: unlimited). A change causes an earlier check."""
         match decide(self._side(), self._want(order)):
             case Do.WAIT:
                 return None

@@ -52,7 +52,7 @@ class Waiting:
         self._frozen_s: float | None = None
 
     def since_s(self, now_s: float, *, oldest_s: float | None, frozen: bool) -> float | None:
-        """NATS's time since when work waits; None without work. Frozen operations wait from the moment at which they were frozen."""
+        """Unix time, by NATS's clock, since which work waits; None without work. Frozen operations wait since they were frozen."""
         self._frozen_s = (now_s if self._frozen_s is None else self._frozen_s) if frozen else None
         return min((each for each in (oldest_s, self._frozen_s) if each is not None), default=None)
 
@@ -79,12 +79,12 @@ class Backlog:
         self.is_declared = asyncio.Event()
         """Set once the consumer of its first queue is declared."""
         self.ready = 0
-        """Messages found by the last check."""
+        """Number of messages that the last check found waiting."""
 
     async def declare(self) -> None:
-        """Declare the consumers. NATS reports no backlog without a consumer, and a process that never woke has not declared its own.
+        """Declare the consumers. NATS reports no backlog without a consumer, and a process that never woke has declared none yet.
 
-        All are declared concurrently, so that none waits for one that NATS does not permit.
+        All are declared concurrently, so that none waits for another that NATS does not permit.
         """
         async with asyncio.TaskGroup() as runners:
             for consumer in self._own:
@@ -98,12 +98,12 @@ class Backlog:
 
     @property
     def oldest_s(self) -> float | None:
-        """NATS's time at which the oldest waiting message arrived; None without any."""
+        """Unix time, by NATS's clock, at which the oldest waiting message arrived or was handed back; None if none waits."""
         return min((each.oldest_s for each in self._ages.values() if each.oldest_s is not None), default=None)
 
     @property
     def begun_by_queue(self) -> dict[str, int]:
-        """Number of messages that this process has started, by `name_of` the queue; messages from siblings' queues are included.
+        """Number of messages that this process has started, by the queue's `name_of`; messages from siblings' queues are included.
 
         Only the total is known (`Load.messages`): it is attributed to the messages held, queue after queue, the pool's first.
         """
@@ -136,7 +136,7 @@ class Backlog:
         self.ready = ready
 
     def _first_ages(self, name: str) -> Ages:
-        """Ages with which to start a queue: for one that was taken over, those observed before."""
+        """Initial ages of a queue: if it was just taken over, those that `Queues` observed before."""
         if self._siblings is not None:
             for consumer in self._siblings.taken_over:
                 if name_of(consumer) == name:
@@ -172,7 +172,7 @@ class Reporter:
 
     @property
     def begun_by_queue(self) -> dict[str, int]:
-        """Number of messages that this process has started, by `name_of` the queue."""
+        """Number of messages that this process has started, by the queue's `name_of`."""
         return self._backlog.begun_by_queue
 
     async def run(self, follower: LeaseReconciler) -> None:
@@ -244,8 +244,8 @@ class Reporter:
         )
 
     def _enter_present_bytes(self) -> None:
-        """Enter the bytes that the executor needs now: while it is awake, they change as tasks come and go. If they do not fit, the next
-        wake fails."""
+        """Write the bytes that the executor needs now, which change as tasks come and go, to its memory entry (`locks.py`). If they do not
+        fit, the next wake fails."""
         need = self._context.executable.device_bytes
         if (shortage := self._context.locks.reserve(need, self._context.budget_bytes)) is not None:
             log.warning("device_full", reason=shortage)

@@ -20,10 +20,10 @@ OLDER_WEIGHTS = ["*.bin"]
 TEXTS = ["*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken"]
 """Configuration, tokenizer and chat template."""
 BELOW = ["*/*"]
-"""Pattern of files in the repository's folders: copies of the weights in other formats."""
+"""Pattern of files in subfolders of the repository, which hold copies of the weights in other formats."""
 
 IN_CACHE = re.compile(r"/models--([^/]+)/snapshots/([^/]+)/?$")
-"""Folder of a model's files in Hugging Face's cache."""
+"""Pattern of a model's folder in Hugging Face's cache."""
 
 log = structlog.get_logger()
 
@@ -65,7 +65,7 @@ def with_model_files(name: str, pool: Pool) -> Pool:
 
 
 def name_in_file(pool: Pool, pools_file: Path) -> str:
-    """The model as written in the pools file: a Hugging Face name, or a folder. A folder below the pools file's is relative to that."""
+    """The model as written in the pools file: a Hugging Face name, or a folder. Inside the pools file's folder, the path is relative."""
     folder, beside = Path(pool.model), pools_file.resolve().parent
     return str(folder.relative_to(beside)) if folder.is_relative_to(beside) else pool.model
 
@@ -91,7 +91,7 @@ def model_folder(model: str, revision: str | None) -> Path:
     """
     from huggingface_hub import snapshot_download
 
-    commit = revision or kept_commit(model) or _keep(model, _newest_commit(model))
+    commit = revision or kept_commit(model) or _keep(model, _cached_or_newest_commit(model))
     folder = Path(snapshot_download(model, revision=commit, allow_patterns=[*TEXTS, *WEIGHTS], ignore_patterns=BELOW))
     if not any(folder.glob(WEIGHTS[0])):
         snapshot_download(model, revision=commit, allow_patterns=OLDER_WEIGHTS, ignore_patterns=BELOW)
@@ -106,8 +106,8 @@ def kept_commit(model: str) -> str | None:
         return None
 
 
-def _newest_commit(model: str) -> str:
-    """Commit of the cached files, if there are any, so that running tasks keep their model; else the repository's."""
+def _cached_or_newest_commit(model: str) -> str:
+    """Commit of the files in Hugging Face's cache, so that running tasks keep their model; without such files, the repository's newest."""
     from huggingface_hub import HfApi, try_to_load_from_cache
 
     cached = try_to_load_from_cache(model, "config.json")

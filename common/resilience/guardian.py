@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MAX_EVERY_S = 1.0
-"""Maximum seconds between two signs, and between two checks."""
+"""Maximum seconds between two signs of life, and between two checks of the guardian."""
 LOOKS = 10
 """Minimum checks without a sign before the process is killed."""
 SIGN = b"."
@@ -28,11 +28,11 @@ CHUNK = 4096
 
 @contextmanager
 def guarded(limit_s: float, *, stopped_s: float) -> Generator[Callable[[], None]]:
-    """For the block's duration, a guardian kills this process (SIGKILL) if the yielded function was not called for `limit_s` seconds, or
-    for `stopped_s` if the process is stopped.
+    """Context in which a guardian kills this process (SIGKILL) once the yielded function has not been called for `limit_s` seconds. While a
+    signal (SIGSTOP) or a debugger has stopped this process, `stopped_s` seconds suffice.
 
-    The guardian does not inherit locks and other descriptors. If the guardian is killed, this process continues without it. Raises:
-    OSError if no process can be started.
+    The guardian inherits no locks and no other descriptors. If the guardian is killed, this process continues without it. Raises: OSError
+    if the guardian cannot be started.
     """
     every_s = min(MAX_EVERY_S, limit_s / LOOKS, stopped_s / LOOKS)
     reading, writing = os.pipe()
@@ -58,8 +58,8 @@ def guarded(limit_s: float, *, stopped_s: float) -> Generator[Callable[[], None]
 
 
 def watch(signs: int, pid: int, limit_s: float, stopped_s: float, every_s: float) -> None:
-    """Kill the parent `pid` after `limit_s` seconds without a byte from `signs`, or `stopped_s` if it is stopped. Returns when the parent
-    has exited or closed the pipe.
+    """Kill the parent `pid` after `limit_s` seconds without a byte from the pipe `signs`, or after `stopped_s` if the parent is stopped.
+    Returns when the parent is killed, has exited, or has closed the pipe.
     """
     silent = 0
     while os.getppid() == pid:

@@ -22,8 +22,8 @@ class Consumer:
     max_attempts: int = 5
     """Maximum attempts in one process that end with an error of the handler."""
     max_deliveries: int = 20
-    """Maximum deliveries of a message, without those that this process handed back. Large, because the death of a process also counts
-    against messages that did not cause it."""
+    """Maximum deliveries of a message, without those that this process handed back. It is large, because the death of a process costs
+    one delivery of every message that the process held, not only of the one that caused the death."""
     headers_only: bool = False
     also: str | None = None
     """A second filter in addition to `subject`."""
@@ -48,8 +48,8 @@ def scheduler_jobs(tenant: str) -> Consumer:
 
 
 def scheduler_own_jobs(tenant: str) -> Consumer:
-    """Jobs sent by the tenant's keys. The consumer has the same name in every tenant's stream, so that the scheduler is permitted no other
-    consumer there."""
+    """Jobs sent by the tenant's keys. The consumer's name is the same in every tenant's stream, since a NATS permission cannot match part
+    of a stream's name: the scheduler's permission is for any stream, but only for this consumer."""
     return Consumer("scheduler-own-jobs", own_jobs(tenant).name, JOBS.subjects[0], "jobs", task_token=-1, unused_s=UNUSED_JOBS_S)
 
 

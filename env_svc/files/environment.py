@@ -61,8 +61,9 @@ class FileRows(Environment[int]):
     def __init__(
         self, rows: RowFile, *, grader: dict[str, JsonValue], file: str | None = None, part: Part = "all", held_out: float = 0.0
     ) -> None:
-        """`file`: replaces the file in the environment's name, as for an evaluation. `part`: rows to use. `held_out`: fraction
-        of the rows, at the end of the file, that training leaves out."""
+        """`file`: id of the file to use instead of the one that the environment's name contains, for example in an evaluation; only
+        `digest_of` reads it. `part`: rows to use. `held_out`: fraction of the rows, at the end of the file, that training leaves
+        out."""
         del file
         if not 0 <= held_out < 1:
             raise WrongOptions(f"environment 'file': held_out is {held_out:g}, expected a share from 0 to below 1")
@@ -158,7 +159,7 @@ class FileStore:
         self._held: SingleFlightCache[tuple[str, str], _Held] = SingleFlightCache(MAX_HELD)
 
     def open(self) -> None:
-        """Remove partial downloads of killed processes. Without the folder, no file can be fetched."""
+        """Make this process's folder, and remove those of ended processes. An error is only logged, but then no file can be fetched."""
         try:
             self._folder.open()
         except OSError as error:

@@ -3,7 +3,7 @@
 A process plays one environment of one package of one tenant, and starts at its first call. While its calls wait or run, it holds one of
 the replica's places. Places are granted in fair order, by the tenants' weights, and no tenant has all of them. After its time slice a
 process accepts no more calls while another environment waits for a place. A process without a place stays idle until its idle timeout, the
-end of its last task, or eviction, least recently used first. States travel with messages, so nothing is lost with it.
+end of its last task, or eviction, least recently used first. States travel with messages, so nothing is lost with the process.
 """
 
 import asyncio
@@ -152,7 +152,7 @@ class OwnHosts:
         return self._by_key[key]
 
     def _serve(self, host: OwnHost) -> None:
-        """Request a place for an environment's calls, once. Raises: the error of a recent failed start."""
+        """Request a place for an environment's calls, unless one was requested already. Raises: the error of a recent failed start."""
         if host.failure is not None and time.monotonic() - host.failed_at < FAILURE_TTL_S:
             raise host.failure.with_traceback(None)
         if host.holder is None:
@@ -160,7 +160,7 @@ class OwnHosts:
             host.holder = self._holders.start(self._hold(host))
 
     async def _hold(self, host: OwnHost) -> None:
-        """Hold a place while there are calls."""
+        """While `host` has calls, hold one of the replica's places, acquired anew for each time slice; then stop its process if unused."""
         try:
             while host.calls and host.failure is None:
                 claimant, served_s = _of_tenant(host.key.tenant, host.weight), 0.0
@@ -176,11 +176,11 @@ class OwnHosts:
         await self._stop_unless_used(host)
 
     async def _lend(self, host: OwnHost) -> float:
-        """Admit calls until there are none, or the slice is over and others wait. Returns the seconds to charge.
+        """Admit the host's calls until there are none, or its slice is over and other environments wait. Returns the seconds to charge.
 
         The slice begins when the process has started: otherwise a process that starts for longer than a slice would never run a call.
-        The start is charged. Time beyond the slice is free while no other environment waits; time of calls that still run after the
-        process is closed is charged.
+        The start is charged. Time beyond the slice is free while no other environment waits. Once no more calls are admitted, the time
+        until the running ones end is charged.
         """
         began = time.monotonic()
         try:
@@ -215,7 +215,7 @@ class OwnHosts:
             await asyncio.shield(self._ending.start(process.stop()))
 
     async def _stop_unless_used(self, host: OwnHost) -> None:
-        """Stop a process whose tasks have ended."""
+        """Stop the host's process if its tasks have ended, and it has neither calls nor a place."""
         if not (host.tasks or host.calls or host.has_place):
             await self._stop(host)
 

@@ -21,7 +21,7 @@ AHEAD_SHARE = 100
 LEASE_S = 1.0
 """Seconds after which unused prefetched amounts expire."""
 FRESH_S = 0.1
-"""Maximum age, in seconds, of the known entry if a request is refused by it; an older one is read again first."""
+"""Maximum age, in seconds, of this gateway's copy of the shared entry that may refuse a request. An older copy is read again first."""
 RENEW_S = 3.0
 """Seconds between renewals of running replies."""
 IDLE_S = 120.0
@@ -93,7 +93,7 @@ class Account:
         self._gateway = gateway
         self._seen: HttpUse | None = None
         self._revision: int | None = None
-        """Revision of the entry as last seen; None: unknown."""
+        """Revision of the shared entry when last read or written; None: unknown."""
         self._seen_s = -1e9
         self._use = Use(0.0)
         self._lease = _Lease()
@@ -102,7 +102,7 @@ class Account:
         """(rate, slot) → correction that is not yet in the entry; negative for a refund."""
         self._streams = 0
         self._held = 0
-        """This gateway's replies as stored in the entry."""
+        """Number of this gateway's replies in the shared entry."""
         self._exchanging: asyncio.Task[None] | None = None
         self._exchanged_s = self._renewed_s = -1e9
         self._granted: dict[Rate, int] = dict.fromkeys(RATES, 0)
@@ -124,7 +124,10 @@ class Account:
         self._used_s = time.monotonic()
 
     async def take(self, amounts: Amounts, allowed: Allowed) -> int:
-        """Charge amounts; one without a limit must be 0. Returns the charged slot, for `correct`. Raises: LimitMet; StoreUnavailable."""
+        """Charge `amounts`; an amount without a limit must be 0. Returns the charged slot, for `correct`.
+
+        Raises: LimitMet; StoreUnavailable.
+        """
         now_s = time.monotonic()
         if self._exchanging is None and self._lease.covers(amounts, now_s) and self._has_streams(amounts, allowed):
             return self._from_lease(amounts)
@@ -149,7 +152,7 @@ class Account:
         self.end(amounts.streams)
 
     def correct(self, rate: Rate, slot: int | None, amount: int) -> None:
-        """Charge the difference between actual and taken usage; negative to refund. `slot`: None for the present one."""
+        """Charge `amount`, actual usage minus charged usage; a negative amount is a refund. `slot`: None for the present one."""
         if amount:
             self._given_back[rate, slot_of(self._now_s()) if slot is None else slot] += amount
 
@@ -169,7 +172,7 @@ class Account:
 
     @property
     def _is_due(self) -> bool:
-        """Whether replies must be renewed."""
+        """Whether this gateway's running replies must be renewed in the shared entry, where they expire."""
         return self._held > 0 and time.monotonic() - self._renewed_s > RENEW_S
 
     def exchange(self) -> None:

@@ -1,9 +1,10 @@
-"""Preloading processes that import services' modules once and fork services: that takes milliseconds, importing seconds.
+"""Parents: processes that import services' modules once, then fork services. A fork takes milliseconds, the imports take seconds.
 
     supervisor → parent: imports, and has one thread, no event loop and no connection → child, which ends → service
 
-The supervisor adopts the service (PR_SET_CHILD_SUBREAPER): it waits for it and signals it, and the service ends with it, like a spawned
-one. A service is spawned instead if it adds variables other than settings, or if a parent has died or has several threads.
+The supervisor adopts the service (PR_SET_CHILD_SUBREAPER): it waits for the service and signals it, and the service ends with the
+supervisor, like a spawned one. A service is spawned instead if it adds variables other than settings, or if a parent has died or has
+several threads.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ PR_SET_CHILD_SUBREAPER = 36
 MAX_BYTES = 64 * 1024
 """Maximum bytes of a request: names of modules, and settings."""
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-"""Otherwise NumPy starts threads when it is imported."""
+"""Variable that keeps NumPy from starting threads when it is imported."""
 SETTING = "MARLAAS_"
 """Prefix of variables that a process reads at its start; others may be read by the interpreter or a library at load time."""
 
@@ -57,7 +58,7 @@ log = structlog.get_logger()
 
 
 def parents(machine: Machine) -> list[list[str]]:
-    """Modules of each parent: without a GPU, one for samplers and trainers and one for the rest; with a GPU, only the latter."""
+    """Modules that each `Parent` imports. One parent forks all services but samplers and trainers. Without a GPU, another forks those."""
     executors = [module for service in EXECUTORS for module in IMPORTS[service]]
     others = [module for service, modules in IMPORTS.items() if service not in EXECUTORS for module in modules]
     return [[*MIGRATIONS, *others]] if machine.gpus else [executors, [*MIGRATIONS, *others]]
@@ -227,7 +228,7 @@ def _import(module: str) -> None:
 
 
 def _become(request: _Request, output: int) -> NoReturn:
-    """Run the service as `python -m` does, keeping nothing of the parent but the imported modules."""
+    """Run the service as `python -m` does; of the parent, it keeps only the imported modules."""
     os.setpgid(0, 0)
     os_processes.ends_with_parent(request.stop_signal, request.leaves, request.supervisor)()
     for standard in (1, 2):

@@ -31,7 +31,8 @@ class SampleRequest:
     max_tokens: int
     temperature: float
     seed: int
-    """Seed below 2**63. Equal requests with equal seeds give equal answers, up to batch-dependent rounding unless `is_invariant`."""
+    """Seed below 2**63. Equal requests with equal seeds give equal answers: exactly if the engine `is_invariant`, otherwise up to rounding
+    that depends on the batch."""
     stop_ids: Sequence[int]
     adapter: str | None
     """Name of a loaded adapter; None is the base model."""
@@ -157,7 +158,7 @@ class WorkMeter:
         self._awake_since_s: float | None = now_s()
         self._busy_s = 0.0
         self._busy_since_s = 0.0
-        """Meter time at which the engine became busy."""
+        """`clock_s` when the engine became busy, or when `taken` was last called while it was busy."""
         self.idle = asyncio.Event()
         """Set while no request is inside."""
         self.idle.set()
@@ -212,7 +213,7 @@ class WorkMeter:
         return max(0.0, expected_s - youngest_s)
 
     def taken(self, progress: Mapping[str, int]) -> WorkDone:
-        """Work done since the last call. `progress`: tokens sampled so far for requests inside, by request id."""
+        """Work done since the previous call. `progress`: tokens sampled so far for each request inside the engine, by request id."""
         for entry in self._inside.values():
             entry.tokens = max(entry.tokens, progress.get(entry.request_id, 0))
             self._tokens[entry.task] += entry.tokens - entry.counted

@@ -1,9 +1,9 @@
 """Outbox: its rows, the relay that publishes them, and whether PostgreSQL and NATS have one history.
 
-Rows are published in order, exactly once in effect, because message ids are derived.
+Rows are published in order. A row may be published twice, but has its effect once, because its message id is derived.
 
-Each store keeps a high-water mark of the other, in row numbers of the outbox, which only grow: NATS the last published row
-(key-value bucket `history`), PostgreSQL the last row that it knows to be published. Therefore
+Row numbers of the outbox only grow. Each store keeps one of them as a high-water mark. The mark in NATS (key-value bucket `history`) is the
+last published row. The mark in PostgreSQL is the last row that PostgreSQL knows to be published. Comparing them shows
 
     mark in NATS  >  last row number of PostgreSQL               PostgreSQL is older than NATS
     mark in NATS  <  last row that PostgreSQL saw published      NATS is older than PostgreSQL, or was emptied
@@ -89,7 +89,8 @@ class HighWaterMark:
 
 
 def superseded_rows(rows: Sequence[OutboxRow], sequences: Sequence[int]) -> list[OutboxRow]:
-    """Newest row of each key whose older value was stored after it, so that readers see that value. `sequences`: 0 for refused rows."""
+    """Newest rows of keys for which NATS stored an older value later, so that readers see the older value. `sequences`: stream sequence of
+    each row; 0 if NATS refused the row."""
     newest: dict[str, tuple[OutboxRow, int, int]] = {}
     for row, sequence in zip(rows, sequences, strict=True):
         if row.subject.startswith(streams.VALUES):

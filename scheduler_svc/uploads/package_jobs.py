@@ -1,4 +1,4 @@
-"""Handles uploads and deletions of tenants' packages and files; cleans up abandoned, refused and interrupted ones."""
+"""Handles uploads and deletions of tenants' packages and files; deletes abandoned and refused uploads, and ends interrupted deletions."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -56,7 +56,7 @@ async def upload_file(context: HandlerContext, delivery: Delivery) -> None:
 
 
 async def _store_part(context: HandlerContext, part: UploadedPart, by: Actor) -> bool:
-    """Store a part; returns whether all parts have arrived."""
+    """Store a part; returns whether all parts have arrived. If an earlier upload of the same bytes is being deleted, finish that first."""
     with suppress(BeingDeleted):
         async with context.transaction() as tx:
             return await keep_part(tx, part, by)
@@ -115,14 +115,17 @@ async def handle_package_checks(context: HandlerContext, deliveries: Sequence[De
 
 
 UPLOADING_S = 3_600.0
-"""Seconds after an upload's last part until its parts are deleted."""
+"""Seconds without a new part after which an incomplete upload is deleted."""
 REFUSED_S = 86_400.0
-"""Seconds until a refused package is deleted; until then its reason can be read."""
+"""Seconds until a refused package is deleted; until then, clients can read why it was refused."""
 ABANDONED = f"package: parts of it were missing for {UPLOADING_S / 60:.0f} minutes; send it again"
 
 
 async def clean_packages(database: Database, bus: Bus, wake_relay: Callable[[], None]) -> None:
-    """Delete abandoned, refused and interrupted uploads. Raises: Retry if NATS or PostgreSQL is unavailable."""
+    """Delete abandoned uploads and old refused packages, and finish interrupted deletions.
+
+    Raises: Retry if NATS or PostgreSQL is unavailable.
+    """
     find = partial(packages.left_behind, uploading_s=UPLOADING_S, refused_s=REFUSED_S)
     if await _delete_found(database, bus, find, abandoned=ABANDONED):
         wake_relay()
@@ -136,7 +139,7 @@ async def delete_packages_of(database: Database, bus: Bus, tenant: str) -> None:
 async def _delete_found(database: Database, bus: Bus, find: Callable[[AsyncConnection], Awaitable[list[Key]]], abandoned: str = "") -> bool:
     """Delete packages that `find` returns both before and after they are locked; returns whether any was found.
 
-    `abandoned`: reason for clients that wait for an upload.
+    `abandoned`: reason given to clients that wait for an incomplete upload.
     """
     blobs = Blobs(bus)
     async with database.transaction() as tx:

@@ -69,20 +69,20 @@ class ForwardResult:
     tasks: int
     """Number of requests computed together, including this one."""
     seconds: float
-    """Seconds for all of them, including the device's time."""
+    """Seconds to compute all these requests, including the device's time."""
 
 
 Step = Generator[ForwardRequest, ForwardResult, R]
 Scoring = Callable[[], AbstractContextManager[None]]
-"""Context in which passes without a gradient are computed, such as a meter."""
+"""Context in which passes without a gradient are computed, for example to measure their time."""
 
 
 def run_steps(
     policy: Policy, steps: Sequence[Step[R]], *, budget_tokens: int, scoring: Scoring = nullcontext
 ) -> Iterator[tuple[int, R | Exception]]:
-    """Run the steps; yields (index, result or exception) for each as soon as it ends.
+    """Run the steps; yields (index, result or exception) of each step as soon as that step ends.
 
-    Micro-batches have at most `budget_tokens`, so memory grows with the number of steps only by their vectors.
+    A micro-batch has at most `budget_tokens` tokens of all steps together, so a further step needs memory only for its own vectors.
     Raises: errors of the shared computation (such as out of memory), which no single step caused.
     """
     waiting: dict[int, ForwardRequest] = {}

@@ -47,10 +47,11 @@ def kept_attempts(
     version: int,
     spec: TaskSpec,
 ) -> KeptAttempts:
-    """Attempts of the step to keep. Deterministic for a step; on an error none, since the step does not need them.
+    """Attempts of the step that are stored for inspection. Equal steps keep equal attempts. If an error occurs, it is logged and no attempt
+    is kept, since the step does not need them.
 
-    `minibatches`: as `step.weighted_samples` deals the groups. `passed`: rows and measurements of each minibatch's first update.
-    `version`: before the step.
+    `minibatches`: the result of `step.weighted_samples` for `groups`. `passed`: the rows of each minibatch, with the measurements of the
+    minibatch's first update. `version`: the task's version before the step.
     """
     if not spec.keep.samples:
         return KeptAttempts()
@@ -69,8 +70,8 @@ def kept_attempts(
 
 
 def choose(places: Sequence[_Place], count: int, seed: str) -> list[_Place]:
-    """Up to `count` trajectories: the highest and the lowest reward, then alternately one of the best one's group, for comparison, and one
-    of all."""
+    """Up to `count` trajectories: those with the highest and the lowest reward, then alternately a random one from the group of the
+    highest, for comparison, and a random one from all groups."""
     ordered = sorted(places, key=lambda place: (-place.trajectory.reward, place.group.group, place.trajectory.member))
     best = ordered[0]
     found = [best, *ordered[:0:-1]][:2]
@@ -98,7 +99,8 @@ def _places(groups: Sequence[Group], minibatches: Sequence[Sequence[Sequence[Sam
 
 
 def _parts(passed: Iterable[tuple[Sequence[Row], TokenMeasurements]], wanted: set[Sample]) -> dict[Sample, NDArray[np.float64]]:
-    """log ratio of each sampled token, by sample: measurements are ordered by row, then by sample."""
+    """Log ratio of trainer to sampler of each sampled token, by sample. `passed`: as in `kept_attempts`; measurements are in the order of
+    the rows, and within a row in that of its samples."""
     found: dict[Sample, NDArray[np.float64]] = {}
     for rows, measured in passed:
         start = 0

@@ -28,7 +28,8 @@ MAX_CACHED_INDICES = 8
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """An adapter and its number of tokens, which follow the tokens of earlier parts. `vector` is in the precision of the computation."""
+    """One adapter and its number of tokens. The parts' tokens follow one another in the order of the parts. `vector`: the adapter's
+    parameters, in the precision of the computation."""
 
     tokens: int
     layout: Layout
@@ -40,7 +41,7 @@ ProductBuilder = Callable[[Sequence[Part]], dict[str, Product]]
 
 
 def builder_on(device: torch.device) -> ProductBuilder:
-    """Faster implementation on this device."""
+    """The faster of the two implementations on this device."""
     return by_grouped_mm if device.type == "cuda" else by_loop
 
 
@@ -63,7 +64,7 @@ def by_loop(parts: Sequence[Part]) -> dict[str, Product]:
 
 
 def by_grouped_mm(parts: Sequence[Part]) -> dict[str, Product]:
-    """Products of all parts together, by layer name; every rank is padded with zeros to the largest, also for parts without an adapter.
+    """Products of all parts together, by layer name. Each adapter is padded with zeros to the largest rank and to the modules of all parts.
 
     The adapters are padded once for the whole model, with two operations each.
     """
@@ -114,8 +115,8 @@ def _padded(part: Part, modules: tuple[LoraModule, ...], rank: int) -> Tensor:
 
 @lru_cache(maxsize=MAX_CACHED_INDICES)
 def _padded_index(own_rank: int, own: tuple[LoraModule, ...], modules: tuple[LoraModule, ...], rank: int) -> Tensor:
-    """Index in the padded vector of each element of a vector of `own` modules. Padded: for each of `modules` A (rank, inputs), B (outputs,
-    rank)."""
+    """Index in the padded vector of each element of an adapter of the modules `own`. The padded vector holds A (rank, inputs) and
+    B (outputs, rank) of each of `modules`."""
     start = dict(zip(modules, accumulate([0, *(rank * (module.inputs + module.outputs) for module in modules)]), strict=False))
     found: list[Tensor] = []
     for module in own:

@@ -90,7 +90,7 @@ class Residents:
         return kept.resident
 
     def keep(self, resident: Resident, checkpoint_sha256: str) -> None:
-        """Store the task's latest state; evicts the least recently trained tasks while there are too many, or too large ones."""
+        """Store the task's latest state; evicts the least recently trained tasks while the states exceed a limit."""
         self._kept[resident.task] = _Kept(checkpoint_sha256, resident, resident.optimizer.params.device)
         self._kept.move_to_end(resident.task)
         self._make_room()
@@ -99,9 +99,10 @@ class Residents:
         self._kept.pop(task, None)
 
     async def park(self, tier: Tier, in_thread: InThread = asyncio.to_thread) -> None:
-        """Move all states off the device: into host memory, or, in deeper tiers, keep only states that are in no checkpoint.
+        """Move all states from the device to host memory. In tiers deeper than `host`, states that are in a checkpoint are dropped instead.
 
-        `in_thread`: runs a function outside the event loop. A thread may hold its arguments until its next work.
+        `in_thread`: runs a function in another thread. That thread may keep the function's arguments, which are states on the device, until
+        it runs the next function.
         """
         if tier is Tier.DEVICE:
             return
@@ -130,7 +131,7 @@ class Residents:
                 self._kept[task] = replace(before, resident=resident, on_host=before.device.type != "cpu")
 
     def _make_room(self) -> None:
-        """Evict the least recently trained tasks from the device to the host, and from the host."""
+        """While a limit is exceeded, move the least recently trained tasks from the device to the host, and drop those on the host."""
         on_device_ = [task for task, kept in self._kept.items() if not kept.on_host]
         while on_device_ and (len(on_device_) > self._limit or (self._limit_bytes is not None and self.size_bytes > self._limit_bytes)):
             task = on_device_.pop(0)
@@ -154,10 +155,10 @@ class _Kept:
 
 
 def parked(residents: Sequence[Resident], tier: Tier) -> list[Resident | None]:
-    """The states moved off their device, to host memory or deeper; None for a dropped state.
+    """The states moved from their device to mapped temporary files, which the kernel caches in host memory; None for a dropped state.
 
-    A dropped state is read from its checkpoint when needed. If the file cannot be written all are dropped, and unstored ones are
-    recomputed.
+    In tiers deeper than `host`, states that are in a checkpoint are dropped, and read from it when needed. If a file cannot be written, all
+    states are dropped; those that are in no checkpoint are recomputed.
     """
     stays = [one for one in residents if tier is Tier.HOST or one.stored_at != one.version]
     try:

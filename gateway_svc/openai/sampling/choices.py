@@ -50,7 +50,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Target:
-    """Model that a request samples from: one version, which stays the same until its end."""
+    """Model that a request samples from: one version, which stays the same until the request ends."""
 
     model: str
     """Exact name of the model."""
@@ -64,7 +64,7 @@ class Target:
 
 
 def serve_request(choice: Choice, target: Target, *, request: str, gateway: str, key: Key | None, first_token_by_s: float) -> ServeRequest:
-    """Message of a first attempt. `request`: id of the choice."""
+    """Message that requests the first attempt at a choice. `request`: id of the choice."""
     prompt = choice.prompt
     return ServeRequest(
         request=request,
@@ -92,15 +92,15 @@ class Sampler(Protocol):
     def sample(
         self, choice: Choice, target: Target, *, request: str, key: Key | None, held: list[ServingEnded] | None = None
     ) -> AsyncGenerator[ServedDelta]:
-        """Deltas of one choice without repetition, over as many attempts as necessary. The last one has `finish` or `failure`.
+        """Deltas of one choice without repetition, over as many attempts as necessary. The last delta has `finish` or `failure`.
 
-        `request`: id of the choice. `held`: receives the report of its end; None: the report is booked. Closing the generator ends the
-        request everywhere.
+        `request`: id of the choice. `held`: list that receives the report of the choice's usage at its end, for a later `book`; None: the
+        report is booked at the end. Closing the generator also ends the request on its replica.
         """
         ...
 
     def book(self, ended: Sequence[ServingEnded]) -> None:
-        """Book reports that were held back."""
+        """Book the usage in reports that `sample` put into `held`, once the caller knows whether the client receives the answer."""
         ...
 
 
@@ -113,7 +113,10 @@ async def sampled(
     key: Key | None,
     held: list[ServingEnded] | None = None,
 ) -> AsyncGenerator[tuple[int, ServedDelta]]:
-    """Yield (choice number, delta) until all choices end. Raises: Problem if one fails, which ends the others."""
+    """Yield (choice number, delta) until all choices end. `request`: id of the HTTP request. `held`: as in `Sampler.sample`.
+
+    Raises: Problem if a choice fails, which ends the others.
+    """
     if len(choices) == 1:  # without a queue, which costs a task switch per delta
         async with aclosing(sampler.sample(choices[0], target, request=id_of(request, 0), key=key, held=held)) as deltas:
             async for delta in deltas:
@@ -169,7 +172,7 @@ async def whole(deltas: AsyncGenerator[tuple[int, ServedDelta]], choices: int) -
 
 
 def restarting(pool: str, expected_s: float) -> Problem:
-    """Problem for a pool without a working sampler; the first one is expected to work in `expected_s` seconds."""
+    """Problem for a pool without a working sampler; the first sampler is expected to work in `expected_s` seconds."""
     seconds = str(math.ceil(expected_s))
     return Problem(
         503, "Unavailable", f"the sampler of pool '{pool}' is restarting, about {seconds} s", "restarting", headers={"Retry-After": seconds}
@@ -189,7 +192,8 @@ class Replicas:
     async def sample(
         self, choice: Choice, target: Target, *, request: str, key: Key | None, held: list[ServingEnded] | None = None
     ) -> AsyncGenerator[ServedDelta]:
-        """As `Sampler.sample`. Raises: Problem if the pool has no serving, or the stream quota is used up; as `Serving.deltas`."""
+        """As `Sampler.sample`. Raises: Problem if the pool has no serving, if its sampler restarts, or if the quota of streams is used up;
+        other errors as `Serving.deltas`."""
         self._offers.check(target.pool)
         if (expected_s := self._serving.restarts.expected_s(target.pool)) is not None and expected_s > self._first_token_s:
             raise restarting(target.pool, expected_s)

@@ -77,7 +77,7 @@ def _cells(one: "WebhookOf") -> tuple[str, ...]:
 
 
 def delivery_table(deliveries: "Sequence[DeliveryOf]", width: int | None = None) -> "Table":
-    """One row per message."""
+    """Table of a webhook's deliveries, one row per message."""
     from rich.table import Table
 
     table = Table("message", "event", "created", "state", "attempts", "status", "reason", box=None, header_style="bold", width=width)

@@ -67,7 +67,7 @@ class Worth:
 
 
 def worth(profiles: Sequence[Profile], switch_s: Mapping[str, float]) -> Worth:
-    """Expected gain of sharing. `switch_s`: switch seconds that a visit of each pool pays after another pool's visit.
+    """Expected gain of sharing. `switch_s`: by pool, seconds of the switch that its visit pays after a visit of another pool.
 
     `saved_share` is positive if sharing pays, and 0 without profiles.
     """
@@ -183,7 +183,8 @@ def _by_pool(profiles: Sequence[Profile], values: Sequence[float]) -> dict[str, 
 
 
 MAX_TURNS = 128
-"""Maximum number of turns simulated; beyond it, trajectories are sampled evenly from the shortest to the longest."""
+"""Maximum number of turns simulated. If there are more, only some trajectories are simulated, chosen evenly from the shortest to the
+longest."""
 HALVINGS = 10
 """Bisection steps in the search for the turn length."""
 
@@ -202,16 +203,17 @@ class Occupancy:
     generate_s: float
     """Seconds in which at least one trajectory is being sampled."""
     environment_s: float
-    """Seconds in which no trajectory is being sampled."""
+    """Seconds in which no trajectory is being sampled, until the last trajectory ends."""
     visits: int
-    """Number of times that sampling begins after a gap."""
+    """Number of uninterrupted intervals in which at least one trajectory is being sampled."""
 
 
 def occupancy(trajectories: Sequence[Trajectory], generate_s: float | None = None) -> Occupancy:
-    """Occupancy of the accelerator by a step's trajectories, as if their pool had it exclusively.
+    """Occupancy of the accelerator by a step's trajectories, as if their pool used it alone.
 
-    `generate_s`: measured seconds in which at least one trajectory was sampled, to which the turn length is fitted; needed if trajectories
-    also waited for other pools. None: the turns of a trajectory take the part of its `took_s` not spent in the environment.
+    `generate_s`: measured seconds in which at least one trajectory was sampled. All turns get the one length that results in these seconds.
+    It is needed if trajectories also waited for other pools, since `took_s` includes such waits. None: each trajectory's turns divide
+    `took_s` minus `away_s` equally.
     """
     seen = _sample(trajectories)
     if not seen:

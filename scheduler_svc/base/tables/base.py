@@ -1,4 +1,4 @@
-"""Metadata of the schema, columns and constraints shared by tables, and tables of messages: events, the outbox, dead letters."""
+"""The schema's metadata; columns and constraints that many tables have; tables for messages: events, the outbox, dead letters."""
 
 from enum import StrEnum
 

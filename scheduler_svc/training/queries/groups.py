@@ -163,7 +163,7 @@ _REFILLS = Statement(
 
 
 async def refills_by_version(connection: AsyncConnection, versions: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """Number of refilled groups, which are void because of equal rewards, by (task, sampling version)."""
+    """Number of groups that are void because of equal rewards, and so were refilled, by (task, sampling version)."""
     found = await _REFILLS.run(connection, keys(versions))
     return {(row.task, row.version): row.refills for row in found}
 
@@ -178,7 +178,7 @@ class VoidedGroups(NamedTuple):
 
 
 async def void_groups(connection: AsyncConnection, found: Collection[GroupKey], reason: VoidReason, detail: str = "") -> VoidedGroups:
-    """Void live groups among `found`, and their unfinished members."""
+    """Void live groups among `found`, and their open and scored members."""
     statement = (
         update(groups)
         .where(keyed(groups.c.task, groups.c.number), groups.c.state.in_(LIVE_GROUPS))
@@ -213,7 +213,11 @@ _MISSING = delete(trajectories).where(
 
 
 async def end_groups(connection: AsyncConnection, found: Collection[GroupKey], detail: str = "") -> list[EndedGroup]:
-    """End planned and open evaluation groups among `found`. With a `detail`, open members are deleted, and so count as missing attempts."""
+    """End planned and open evaluation groups among `found`; returns their consumption.
+
+    `detail`: reason why unfinished groups end. Their open members are then deleted, and so count as missing attempts. Empty for groups
+    without open members.
+    """
     rows = (await connection.execute(_ENDED, {**keys(found), "with_detail": detail})).all() if found else []
     if rows and detail:
         await connection.execute(_MISSING, keys([(row.task, row.number) for row in rows]))

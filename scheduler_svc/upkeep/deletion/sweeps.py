@@ -1,9 +1,11 @@
 """Sweeps of obsolete entries in NATS: statuses, HTTP keys, requests to versions.
 
-The key-value bucket `tasks` is bounded in bytes: when it is nearly full, statuses of the tasks that ended first are removed.
-`ask.<tenant>.status` and `tasks` answer from PostgreSQL, also for these tasks. A service that starts later treats these tasks as live,
-but gets no messages about them. A full bucket refuses new tasks' statuses; the outbox then waits, and no message is lost.
-Requests (`prompts.serve`) outlive their task's end, but neither its deletion nor their own deadline.
+Statuses are in the key-value bucket `tasks`, whose bytes are limited. When it is nearly full, statuses of the tasks that ended first are
+removed. Clients can still read these, since the questions `ask.<tenant>.status` and `ask.<tenant>.tasks` are answered from PostgreSQL.
+A service that starts later treats such a task as live, but gets no messages about it. If the bucket is full, NATS refuses the statuses of
+new tasks; the outbox then waits, and no message is lost.
+
+Requests to sample from versions (`prompts.serve`) stay when their task ends. They are purged after its deletion, or after their deadline.
 """
 
 from datetime import UTC, datetime
@@ -21,9 +23,9 @@ from scheduler_svc.tenancy import keys
 from scheduler_svc.training.queries import tasks
 
 FULL_SHARE = 0.8
-"""Fill level at which removal of statuses starts."""
+"""Fraction of the bucket's bytes in use at which the removal of statuses starts."""
 ROOM_SHARE = 0.6
-"""Fill level at which removal of statuses stops."""
+"""Fraction of the bucket's bytes in use below which the removal of statuses stops."""
 STATUSES_BATCH = 500
 STATUSES_KEY = "statuses"
 """Entry in the bucket `history` that records which statuses may be missing."""
