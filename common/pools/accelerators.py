@@ -26,7 +26,7 @@ from common.spec import Name
 TABLE = "accelerator"
 """Name of the table of accelerators in the pools file; reserved, so no pool can have it."""
 
-DEVICE = described(r"^(cpu|cuda:\d{1,2}|GPU-[0-9a-fA-F-]{8,64}|MIG-[0-9a-zA-Z/-]{8,80})$", "cpu, cuda:N, or the UUID of a GPU")
+DEVICE = described(r"^(cpu|cuda:\d{1,2}|GPU-[0-9a-fA-F-]{8,64})$", "cpu, cuda:N, or the UUID of a whole GPU: MIG devices cannot be shared")
 
 
 class Accelerator(BaseModel):
