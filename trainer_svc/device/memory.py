@@ -1,4 +1,4 @@
-"""Host memory of a trainer: glibc's allocator, and tensors in mapped files.
+"""Host memory of a trainer: the allocators of glibc and PyTorch, and tensors in mapped files.
 
 The kernel keeps the bytes of a mapped tensor as cached pages of a file, outside this process's memory. On a CPU the device's memory and the
 host's are the same. There a state parked in host memory is cached by the kernel, which may reclaim it under pressure after
@@ -47,11 +47,15 @@ def give_large_tensors_their_own_pages(width: int) -> None:
 
 
 def return_freed_memory() -> None:
-    """Return the process's freed memory to the system. No effect with other C libraries."""
+    """Return the process's freed memory to the system (no effect with other C libraries), and what PyTorch keeps of a GPU's memory and of
+    page-locked memory."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError) as error:
         log.info("memory_not_returned", error=str(error))
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+        torch._C._host_emptyCache()
 
 
 def paged_out(groups: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
