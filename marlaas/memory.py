@@ -38,7 +38,7 @@ def _limit(pool: Pool, accelerators: Mapping[str, Accelerator], *, has_gpu: bool
     if shared:
         return min(shared, key=lambda one: one.size)
     if has_gpu:
-        return _Limit(int(_gpu_bytes() * max(0.0, DEVICE_SHARE - pool.gpu_memory_share)), on_cpu=False, where="remain for it on the GPU")
+        return _Limit(int(_gpu_bytes() * (1 - pool.gpu_memory_share)), on_cpu=False, where="remain for it on the GPU")
     return _Limit(machine_bytes(), on_cpu=True, where="are in this machine")
 
 
