@@ -7,7 +7,6 @@ A parked learner computes nothing. Its thread finishes the step in progress, han
 """
 
 import asyncio
-import gc
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -173,7 +172,7 @@ class Learner:
         if self._load is None:
             raise ValueError(f"a learner that was given its base model cannot wake from tier '{tier}'")
         self._policy = None
-        _free()
+        return_freed_memory(collect=True)
 
     def _bring_back(self) -> None:
         if self._policy is not None:
@@ -188,7 +187,7 @@ class Learner:
         except Exception as error:
             failed = classify_move_error(error, "the base model")
         if failed is not None:
-            _free()
+            return_freed_memory(collect=True)
             raise failed
 
     def _keep(self, policy: Policy) -> None:
@@ -310,12 +309,6 @@ class Learner:
                 return await self.in_thread(measured)
         finally:
             self.waiting -= 1
-
-
-def _free() -> None:
-    """Free unreferenced memory: a model's modules form reference cycles."""
-    gc.collect()
-    return_freed_memory()
 
 
 @dataclass(frozen=True, eq=False)

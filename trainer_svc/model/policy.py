@@ -26,7 +26,7 @@ from common.pools.memory import ModelShape
 from common.pools.model_files import hub_model, why_gone
 from common.spec import LORA_TARGETS
 from trainer_svc.device.errors import classify_move_error, is_out_of_memory
-from trainer_svc.device.memory import give_large_tensors_their_own_pages, return_freed_memory
+from trainer_svc.device.memory import give_large_tensors_their_own_pages, return_freed_memory, set_up_allocators_of_gpu
 from trainer_svc.model.attention import BRANCHING, attention_calls
 from trainer_svc.model.batched_lora import Part, builder_on, by_one
 from trainer_svc.model.head import sampled_logprobs
@@ -40,9 +40,6 @@ NO_ADAPTER = Layout(1, 1.0, ())
 CHECK_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2}
 WAKE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.02}
 """Maximum difference in nats of a canary on a GPU from the one before parking; on a CPU it must be equal bit for bit."""
-ALLOCATOR = "expandable_segments:True,pinned_max_round_threshold_mb:1"
-"""PyTorch's allocators on a GPU. Segments that grow, because micro-batches of many sizes fragment those of fixed sizes; page-locked memory
-of the size that is asked for, not of the next power of two. An operator's PYTORCH_ALLOC_CONF replaces both."""
 
 
 log = structlog.get_logger()
@@ -331,11 +328,8 @@ def prepare_torch(threads: int, device: torch.device) -> None:
     """
     torch.set_num_threads(threads)
     torch.backends.cuda.enable_cudnn_sdp(device.type != "cuda")
-    if device.type == "cuda" and not torch._C._accelerator_getAllocatorSettings():
-        try:
-            torch._C._accelerator_setAllocatorSettings(ALLOCATOR)
-        except (RuntimeError, ValueError) as error:  # another PyTorch, with other names
-            log.warning("allocator_unchanged", error=str(error))
+    if device.type == "cuda":
+        set_up_allocators_of_gpu()
     if device.type == "cpu":
         torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]  # costs time, helps debugging only
