@@ -123,9 +123,10 @@ COPY --from=code /opt/marlaas /opt/marlaas
 USER marlaas
 CMD ["python", "-m", "rollout_svc"]
 
-# ---- for NVIDIA GPUs: PyTorch's usual build, the official vLLM, and the C compiler that triton's kernels need
+# ---- for NVIDIA GPUs: PyTorch's usual build, the official vLLM, the C compiler that triton's kernels need, and the one for C++ that Inductor
+# ---- needs where a compiled graph has an operation on the CPU
 FROM base AS torch-gpu
-RUN apt-get update -q && apt-get install -y -q --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+RUN apt-get update -q && apt-get install -y -q --no-install-recommends gcc g++ libc6-dev && rm -rf /var/lib/apt/lists/*
 
 FROM torch-gpu AS trainer-gpu
 COPY requirements/images/trainer-gpu.txt requirements/
@@ -145,4 +146,6 @@ COPY pools.toml deploy/healthcheck.py ./
 COPY --from=code /opt/marlaas /opt/marlaas
 USER marlaas
 ENV HOME=/var/lib/marlaas/models
+# A first start compiles kernels and captures graphs.
+HEALTHCHECK --interval=10s --timeout=5s --retries=3 --start-period=900s CMD ["python", "-I", "-S", "/srv/marlaas/healthcheck.py"]
 CMD ["python", "-m", "rollout_svc"]

@@ -8,7 +8,8 @@ PYTHON ?= $(shell for one in python3.11 python3.12 python3.13 python3; do \
 	$$one -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $$one && break; done)
 ANY_PYTHON := $(shell command -v python3 || echo false)
 TORCH_INDEX ?=
-KIND := $(shell nvidia-smi -L 2>/dev/null | grep -q '^GPU' && echo gpu || echo cpu)
+FOUND := $(shell nvidia-smi -L 2>&1 | grep -m 1 '^GPU' || nvidia-smi -L 2>&1 | head -n 1)
+KIND := $(if $(filter GPU,$(firstword $(FOUND))),gpu,cpu)
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install
@@ -25,6 +26,7 @@ export PYTHONDONTWRITEBYTECODE =
 install: $(STAMP)
 
 $(STAMP): Makefile pyproject.toml $(wildcard requirements/*.txt)
+	@echo "builds for a $(KIND), since nvidia-smi -L says: $(FOUND)"
 	@test -x $(BIN)/python || $(or $(PYTHON),$(ANY_PYTHON)) deploy/check_machine.py .
 	@echo "[1/5] .venv with $$($(PYTHON) --version)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -10,7 +10,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 FAILURE_TTL_S = 5.0
-"""Seconds for which a failure is cached, so that a hundred messages waiting for an unavailable server do not retry in turn."""
+"""Seconds for which a failure is cached: otherwise a hundred messages that need an unavailable server would try it one after another."""
 
 
 class LRUCache(Generic[K, V]):
@@ -62,7 +62,7 @@ class SingleFlightCache(Generic[K, V]):
         *,
         keeps_failures: bool = True,
     ) -> None:
-        """`on_evict` is called with each evicted value. `now_s`: any monotonic clock. `keeps_failures`: cache them for FAILURE_TTL_S."""
+        """`on_evict`: called with each evicted value. `now_s`: any monotonic clock. `keeps_failures`: cache failures for FAILURE_TTL_S."""
         self._max_size = max_size
         self._on_evict = on_evict
         self._now_s = now_s
@@ -71,7 +71,7 @@ class SingleFlightCache(Generic[K, V]):
         self._failed_at: dict[K, float] = {}
 
     async def get(self, key: K, make: Callable[[], Awaitable[V]]) -> V:
-        """Value of `key`; a new one evicts the least recently used. Raises: exceptions of `make`."""
+        """Value of `key`, constructed by `make` at first use; a new value evicts the least recently used. Raises: exceptions of `make`."""
         failed_at = self._failed_at.get(key)
         if failed_at is not None and self._now_s() - failed_at > FAILURE_TTL_S:
             self._forget(key)

@@ -22,7 +22,7 @@ class MarlaasError(Exception):
 
 
 class Reject(MarlaasError):
-    """The message can never succeed; its text has the reason or reasons, which the task's owner reads."""
+    """The message can never succeed. The error's text gives the reasons, for the task's owner."""
 
     def __init__(self, *reasons: str) -> None:
         super().__init__("; ".join(reasons))
@@ -34,7 +34,7 @@ class Forbidden(Reject):
 
 
 MEMORY_DELAY_S = 30.0
-"""Seconds before a message is retried whose handling ran out of memory: another process may have released some by then."""
+"""Seconds before the retry of a message whose handling ran out of memory: another process may have released some by then."""
 
 
 class Retry(MarlaasError):
@@ -50,7 +50,7 @@ class QueueFull(Retry):
 
 
 class HandedBack(Retry):
-    """This replica takes no messages now, though it had requested some. Never counts as a message's last attempt."""
+    """This replica had requested the message, but takes no messages now. A delivery with this outcome is never a message's last attempt."""
 
 
 class Unavailable(Retry):
@@ -62,7 +62,7 @@ class StreamFull(Unavailable):
 
 
 class Fatal(MarlaasError):
-    """This process cannot work; another replica, or its restart, may."""
+    """This process cannot work; another replica may, or this process after a restart."""
 
 
 class Undeclared(Fatal):

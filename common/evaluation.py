@@ -30,7 +30,7 @@ NORMAL_QUANTILE = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 MIN_PROMPTS = 2
 """Minimum prompts for an estimate of the variance between prompts."""
 MIN_DESIGN_EFFECT = 0.3
-"""Minimum ratio of the variance to that of independent attempts, because few prompts may underestimate it by chance."""
+"""Minimum ratio of the variance to that of independent attempts: with few prompts, the estimated ratio may be too small by chance."""
 MAX_DEGREES = 2000
 """Degrees of freedom from which the normal quantile replaces Student's: they differ by less than 0.1 %."""
 
@@ -85,9 +85,9 @@ def share(totals: Sequence[float], sizes: Sequence[float], *, attempts: int) -> 
 def paired_difference(first: Sequence[float], second: Sequence[float], *, resolution: float | None = None) -> Difference | None:
     """Mean of `second` minus `first`, both mean rewards by prompt; None without prompts.
 
-    `resolution`: one attempt's contribution to a prompt's mean, for rewards of 0 and 1. The interval then counts two additional prompts,
-    one
-    better and one worse by it (Bonett and Price, 2012, for one attempt), so that it has a positive width even if no prompt differs.
+    `resolution`: one attempt's contribution to a prompt's mean, for rewards of 0 and 1; None for other rewards. If it is given, the
+    interval counts two more prompts, with the differences +`resolution` and −`resolution` (Bonett and Price, 2012, for one attempt). So
+    the interval has a positive width even if no prompt differs.
     """
     differences = [after - before for before, after in zip(first, second, strict=True)]
     if not differences:
@@ -125,8 +125,9 @@ def _squares(values: Iterable[float]) -> float:
 def _effective_attempts(mean: float, error: float, totals: Sequence[float], sizes: Sequence[float], attempts: int) -> float:
     """Number of independent attempts with the same error, from the intraclass correlation of a prompt's attempts.
 
-    If few prompts passed at all, or failed at all, the correlation is hardly known. It is then raised towards 1, by that number of prompts
-    to the power of −1.5, which keeps the coverage of small shares (docs/evaluation.md).
+    The correlation is hardly known if only a few prompts have a passed attempt, or only a few have a failed one. It is then raised by a
+    fraction of its distance to 1: the smaller number of prompts to the power of −1.5. This keeps the coverage of small shares
+    (docs/evaluation.md).
     """
     count = len(totals)
     if attempts == count:

@@ -56,7 +56,7 @@ class Heartbeats:
         return self._client is not None and self._client.is_connected
 
     def start(self, every_s: float) -> None:
-        """Serve leases that need a heartbeat every `every_s`; called once for each kind of lease."""
+        """Start the thread if necessary, to serve leases that need a heartbeat every `every_s` seconds; called once per kind of lease."""
         self._min_interval_s = min(self._min_interval_s, every_s)
         if self._thread is None:
             self._loop = asyncio.new_event_loop()
@@ -84,7 +84,7 @@ class Heartbeats:
             self._leases.pop(reply, None)
 
     def due(self) -> list[str]:
-        """Reply subjects whose heartbeat is due; none while the event loop counts as hung."""
+        """Reply subjects whose heartbeat is due, each of which gets a new due time; none while the event loop counts as hung."""
         now = self._clock()
         if now - self._turned > STALLED_S:
             return []

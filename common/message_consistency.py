@@ -1,7 +1,8 @@
 """Consistency of messages: subject, body and headers of a message agree.
 
-NATS permits subjects, and handlers trust bodies. So a message is rejected if the two differ, if its parts concern different tasks or
-versions, or if a dead letter's message is not one that its stage reads. `Delivery.read` applies this to every message.
+NATS checks whether a key may publish a subject, but handlers trust the body. So a message is rejected if its body and subject differ, if
+its parts concern different tasks or versions, or if it is a dead letter with a message that the letter's stage does not read.
+`Delivery.read` checks every message.
 """
 
 import re
@@ -171,8 +172,8 @@ def _parsed(subject: str, header: str) -> Settlement:
 
 
 def _named(subject: str) -> dict[str, str]:
-    """Parts of a subject by name; empty for a subject of no service. A queue counts as its pool: which of the pool's executors it belongs
-    to follows from the task's home, and makes no message wrong.
+    """Parts of a subject by name; empty for a subject that no service uses. A single executor's queue counts as its pool: the executor
+    depends on the task's home, and a message is not wrong because of it.
     """
     for pattern in PATTERNS.get(subject.partition(".")[0], ()):
         if found := pattern.fullmatch(subject):
@@ -182,7 +183,7 @@ def _named(subject: str) -> dict[str, str]:
 
 
 def _said(message: Any, name: str) -> str:
-    """Value that a message of SAYS has for a part of its subject. `Any`: one of those kinds."""
+    """Value in the body for the part `name` of the subject. `Any`: a message of a kind in SAYS."""
     if isinstance(message, SetPrice):
         return streams.EVERY_TENANT
     if isinstance(message, ServingEnded):

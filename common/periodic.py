@@ -27,7 +27,8 @@ async def run_forever(work: Callable[[], Awaitable[object]], pause_s: float, eve
 
 
 def log_failed(event: str, error: Exception) -> None:
-    """Log that a round has failed, with a traceback for an unexpected error: one task's bad rows must not stop later rounds."""
+    """Log that a round has failed, with a traceback for an unexpected error. Such errors are caught too: one task's bad rows must not stop
+    later rounds."""
     if isinstance(error, MarlaasError | NatsError | TimeoutError | OSError):
         log.warning(event, error=str(error) or type(error).__name__)
     else:

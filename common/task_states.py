@@ -7,7 +7,7 @@ from common.messages import TaskStatus
 from common.streams import TASKS_BUCKET
 
 ENDED = frozenset({"finished", "cancelled", "failed", "rejected"})
-"""Final states, and names of events: the task's work in flight is void, evaluations too."""
+"""Final states; an event with the state's name announces each. A task's work in flight, evaluations included, is void from then on."""
 LIVE = frozenset({"submitted", "running", "paused"})
 
 

@@ -7,8 +7,8 @@ Owns      environments, and worker processes for those that compute. Nothing dur
   its messages, so any replica plays the next turn.
 Layout    replica.py builds a replica; service.py handles messages, with execution/ (where calls run), hosted/ (environments in their own
   processes), packages/ (environments of tenants), tools/ and sandboxes/; contract.py is what authors import; builtin/ and adapters/ are
-  environments; check.py examines one; files/ plays rows of tenants; process_folder.py manages a process's folder on disk;
-  registry.py finds environments and tools by name and lists installed ones; allowed.py decides which a tenant may
-  name; options.py checks options; datasets.py reads data sets; replies.py builds the answering messages; completion.py yields
+  environments; check.py tests an environment; files/ plays rows of tenants; process_folder.py manages a process's folder on disk;
+  registry.py finds environments by name and lists installed ones; allowed.py decides which names a tenant may
+  use; options.py checks options; datasets.py reads data sets; replies.py builds the answering messages; completion.py yields
   results of concurrent calls; errors.py, settings.py
 """

@@ -8,8 +8,8 @@
                             adds to `installed`
 
 A name is compared before anything is imported, because importing a module runs it. Environments of packages that the task's tenant has
-uploaded (`own:…`) need no entry if a replica serves them: they run in their own sandboxes. Nor do files (`file:…`), which are rows.
-Tools that packages name are their tenant's choice, and need one.
+uploaded (`own:…`) need no entry if a replica serves them: they run in their own sandboxes. Files (`file:…`) need no entry either: they
+contain only rows. Tools that packages name need an entry, as the package's tenant chooses them.
 """
 
 import re
@@ -43,7 +43,7 @@ class AllowedNames:
         self._of_all, self._of_tenants = _parsed(entries)
 
     def objection(self, tenant: str, environment: EnvironmentSection, *, by_operator: bool) -> str | None:
-        """Refusal of the first name in a task's section that `tenant` may not use, with the allowed ones; None if all are allowed.
+        """Message that refuses the first name in a task's section that `tenant` may not use, with the allowed names; None: all are allowed.
 
         `by_operator`: whether the operator submitted the task.
         """

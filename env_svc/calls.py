@@ -39,7 +39,7 @@ class FinalTurn:
     limit: Literal["turns", "tokens", "seconds"]
     """The limit that the episode has used up."""
     rule: Literal["score", "zero", "void"] = "score"
-    """`limits.at_limit` of the task."""
+    """How the episode is scored: the task's `limits.at_limit`."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class StepCall:
     """Request for the turn that follows from a reply."""
 
     row: int
-    """Row that failure messages name."""
+    """Row of the prompt, for messages about failures."""
     state: bytes
     reply: Reply
     last: FinalTurn | None = None
     is_over: bool = False
-    """True: the episode ends without a step for this reply. Needs `last`."""
+    """True: the episode ends without a step for this reply. Then `last` must be set."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class BuildFailed(Exception):
 
 
 def build_safely(name: str, build: Callable[[], AnyEnvironment]) -> AnyEnvironment:
-    """The environment that `build` returns. Raises: BuildFailed, and nothing else."""
+    """The environment that `build` returns. Raises: BuildFailed, whatever `build` raises."""
     try:
         return build()
     except WrongOptions as error:
@@ -252,7 +252,7 @@ def _unpackable(place: str, value: object) -> str:
 
 
 def _number(what: str, value: object) -> float:
-    """A number of any library, truth values included, as a float."""
+    """A number of any library, or a boolean, as a float."""
     try:
         number = float(value) if isinstance(value, SupportsFloat) else None
     except OverflowError:

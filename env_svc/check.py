@@ -1,8 +1,8 @@
 """`python -m env_svc.check <name>`, or `marlaas envs check <name>`: tests whether an environment is fit to train on.
 
-It is played with scripted replies, the gold answer if there is one and nonsense, in two processes that differ in set order and in earlier
-episodes, neither of which may matter. Episodes are recorded as plain values and compared between the processes. Exit status: 0 if all
-checks pass, 1 if one fails, 2 if the environment cannot be built.
+The environment is played with scripted replies: nonsense, and the gold answer if there is one. It is played in two processes, with
+different orders of sets and different earlier episodes. Neither may matter, so the episodes, recorded as plain values, are compared.
+Exit status: 0 if all checks pass, 1 if one fails, 2 if the environment cannot be built.
 """
 
 import argparse
@@ -33,7 +33,7 @@ CALL_TIMEOUT_S = 60.0
 
 
 NONSENSE = {"nonsense": "xyzzy 17", "nothing": "", "very long": "word " * 20_000, "cut off": "The answer is"}
-"""Replies by the policy's name. `cut off` was ended by the token limit."""
+"""Scripted policy → its reply. `cut off` counts as ended by the token limit."""
 
 
 GOLD = "gold"
@@ -41,7 +41,7 @@ GOLD = "gold"
 
 @dataclass(frozen=True)
 class ChatLine:
-    """One message of a conversation."""
+    """One message of a recorded conversation."""
 
     role: str
     text: str

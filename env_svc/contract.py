@@ -155,4 +155,5 @@ class Environment(ABC, Generic[S]):
         return Finish(0.0)
 
     async def close(self) -> None:
-        """Release connections and the like. `marlaas envs check` calls it at its end; a replica's process just ends."""
+        """Release connections and the like. `marlaas envs check` calls it at its end; a replica calls it
+        never, as its process just ends."""

@@ -2,7 +2,7 @@
 
 The user who submits a task does not run the replica, so a file name leads into the folder `MARLAAS_ENV_DATA`, or to a file
 shipped with the environments, and nowhere else. That folder may hold data sets of Hugging Face too, `openai/gsm8k` in the
-folder of that name: they are read without a network. Others must be in the operator's list, with a revision (ADR 20).
+folder of that name: they are read without a network. Other data sets must be in the operator's list, with a revision (ADR 20).
 """
 
 import random
@@ -27,7 +27,7 @@ REVISION = re.compile(r"^[A-Za-z0-9][\w./-]*$")
 ANY = "*"
 ENTRY = re.compile(r"^(?:(?P<tenant>[a-z0-9-]+|_operator)=)?(?P<dataset>.+)$")
 READERS = frozenset({"math", "code"})
-"""Environments whose option `dataset` names one."""
+"""Environments whose option `dataset` names a data set of Hugging Face."""
 
 
 @lru_cache(maxsize=8)
@@ -118,11 +118,11 @@ class ListedDatasets:
     openai/gsm8k@e53f048        a data set with its revision, for tasks of all tenants
     acme=openai/gsm8k@e53f048   the same, for tasks of tenant acme alone
     _operator=*                 any, at its newest revision, for tasks of the operator (`allowed.py`); what `marlaas up` sets
-    *                           any, for all
+    *                           any, for tasks of all tenants
     """
 
     def __init__(self, entries: str) -> None:
-        """Raises: Fatal for an invalid entry, or a data set with two revisions: workers do not know a task's tenant."""
+        """Raises: Fatal for an invalid entry, or for two revisions of a data set: workers, which do not know tenants, could not choose."""
         self.revisions: dict[str, str] = {}
         """Data set → revision, over all entries."""
         self._of_tenants: dict[str | None, set[str]] = {}

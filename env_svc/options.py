@@ -26,7 +26,7 @@ class Option:
 
 
 def options_of(constructor: Callable[..., object]) -> list[Option] | None:
-    """The keyword arguments of a class, or None when it takes any and checks them itself."""
+    """The keyword arguments of a class; None if its constructor takes any keyword arguments and checks them itself."""
     parameters = inspect.signature(constructor).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
@@ -48,7 +48,7 @@ def validated_options(where: str, known: Sequence[Option], given: Mapping[str, J
 
 
 def suggestion(name: str, known: Sequence[str], *, listed: Sequence[str] | None = None) -> str:
-    """The end of a message about an unknown name: near matches, or else the known names, or `listed` of them."""
+    """Last part of a message about an unknown name: near matches, or else the names `listed` (None: all known ones)."""
     if close := close_matches(name, known):
         return close
     if not known:
@@ -58,7 +58,7 @@ def suggestion(name: str, known: Sequence[str], *, listed: Sequence[str] | None 
 
 
 def close_matches(name: str, known: Sequence[str]) -> str:
-    """The end of a message about an unknown name: near matches; empty if there are none."""
+    """Last part of a message about an unknown name: near matches; empty if there are none."""
     close = get_close_matches(name, known, n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(repr(match) for match in close)}?" if close else ""
 

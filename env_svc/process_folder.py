@@ -1,6 +1,6 @@
-"""This process's folder, in one shared by all replicas of this machine with the same data folder.
+"""Folder of this process, inside a folder that all replicas with the same data folder on this machine share.
 
-It is locked while the process runs. Folders of processes that were killed have no lock, and are removed at the next start.
+The folder is locked while its process runs. Folders of killed processes are not locked, and the next process that starts removes them.
 """
 
 import fcntl

@@ -4,10 +4,10 @@
     my_env                   <entry point>               family my_env
     my_package.envs:MyEnv    <module>:<attribute>        family `module`
 
-Entry points of the group `marlaas.environments` are listed without importing them. A family is a queue, which only replicas that
-have its environment installed consume. A name resolves to a subclass of `Environment` or to nothing. `allowed.py`
-decides which names a task may give, before anything is imported here: an import runs the module. It may raise anything, `SystemExit`
-and other exceptions outside `Exception` included, and costs one refusal.
+Entry points of the group `marlaas.environments` are listed without importing them. Each family has a queue, which only replicas
+with the family's environment installed consume. A name resolves to a subclass of `Environment` or to nothing. `allowed.py` decides which
+names a task may give before this module imports anything, because an import runs the module. If an import raises any exception, even
+`SystemExit`, only the task that named it is refused.
 
 `python -m env_svc.registry` prints the names of the environments that are installed here, one a line. It needs no stack.
 """
@@ -35,7 +35,7 @@ from env_svc.options import options_of, suggestion, validated_options
 ENTRY_POINTS = "marlaas.environments"
 MODULE_FAMILY = "module"
 FAMILY_PATTERN = re.compile(r"^[A-Za-z0-9_-]+$")
-"""Allowed names of families: one token of a subject and part of a consumer's name."""
+"""Pattern of the names of families. A name is one token of a subject, and a part of a consumer's name."""
 
 AnyEnvironment = Environment[Any]
 """An environment with any state. `Any`: only the environment itself knows its type."""
@@ -53,7 +53,7 @@ def families() -> list[str]:
 
 
 def served(names: Sequence[str], hosted: Sequence[str] = ()) -> list[str]:
-    """The families that a replica serves: `names` of its settings, or else all. Raises: Fatal when one is not installed."""
+    """The families that a replica serves: `names`, from its settings, or all if that is empty. Raises: Fatal if one is not installed."""
     known = [*hosted, *families()]
     for name in names:
         if name not in known:
@@ -62,7 +62,7 @@ def served(names: Sequence[str], hosted: Sequence[str] = ()) -> list[str]:
 
 
 def family_of(name: str) -> str:
-    """The queue of the environment `name`. Imports nothing."""
+    """Family of the environment `name`, found without importing its module."""
     head = name.partition(":")[0]
     return head if head in _installed() or head in (OWN_FAMILY, FILE_FAMILY) or ":" not in name else MODULE_FAMILY
 
@@ -73,7 +73,7 @@ def modules(served: Sequence[str]) -> list[str]:
 
 
 def list_environments(served: Sequence[str] | None = None) -> list[str]:
-    """All names that can be listed; those of `module:attribute` cannot."""
+    """Names of the environments of the families `served` (None: all), without those named `module:attribute`, which cannot be listed."""
     found: list[str] = []
     for family, entry_point in sorted(_installed().items()):
         if served is not None and family not in served:
@@ -160,7 +160,7 @@ def _installed() -> dict[str, EntryPoint]:
 
 @contextmanager
 def _imports(name: str) -> Generator[None]:
-    """The boundary to code that an import runs. Raises: UnknownEnvironment for any exception inside."""
+    """Context for an import, which may run any code. Raises: UnknownEnvironment for any exception inside."""
     try:
         yield
     except UnknownEnvironment:
@@ -170,7 +170,7 @@ def _imports(name: str) -> Generator[None]:
 
 
 def _from_module(name: str, module: str, attribute: str, near: Callable[[], list[str]] | None) -> type[AnyEnvironment]:
-    """`near`: names to suggest if the module is missing."""
+    """The class at `module:attribute`. `near`: returns names to suggest if the module is missing. Raises: UnknownEnvironment."""
     with _imports(name):
         try:
             imported = importlib.import_module(module)

@@ -19,7 +19,7 @@ NUMBER_BYTES = 32
 
 @dataclass(frozen=True)
 class EndedTurn:
-    """The last turn of a trajectory, or one that was never sampled."""
+    """The last turn of a trajectory, whether it was sampled or not."""
 
     turn: SampledTurn
     outcome: Scored | Failed

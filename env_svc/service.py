@@ -33,7 +33,7 @@ TRAJECTORIES_ENDED = Counter("marlaas_env_trajectories_total", "Trajectories tha
 
 CHECK_TIMEOUT_S = 120.0
 CHECK_RETRY_S = 10.0
-"""Delay of a check's retry: longer than a failed build is cached (`common/caches.py`)."""
+"""Seconds before a check is retried: longer than a failed build is cached (`common/caches.py`)."""
 
 log = structlog.get_logger()
 
@@ -50,7 +50,7 @@ class EnvService:
         datasets: ListedDatasets | None = None,
         on_task_end: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`now_s`: the clock of deadlines, by pool. `allowed`, `datasets`: names that tasks may give; None: no data set.
+        """`now_s`: pool → present time of its clock, for deadlines. `allowed`, `datasets`: names that tasks may give; None: no data set.
         `on_task_end` is called with each task that has ended, at least once."""
         self._executor = executor
         self._tasks = tasks
@@ -58,7 +58,7 @@ class EnvService:
         self._lists = (allowed, datasets or ListedDatasets(""))
         self._on_task_end = on_task_end
         self._calls: dict[str, set[asyncio.Timeout]] = defaultdict(set)
-        """Task → timeouts around its calls in flight, whose expiry ends them."""
+        """Task → timeouts around its calls in flight. To end the calls, the timeouts are made to expire."""
 
     async def check(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         """CheckEnvironment → EnvironmentChecked: whether the environment, and those of evaluations, open their first prompts.

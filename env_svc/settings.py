@@ -22,46 +22,47 @@ class EnvSettings(Settings):
     workers: int = Field(default_factory=lambda: max(2, os.cpu_count() or 1), ge=1, le=1024)
     """Processes for environments that compute. With n of them, one task holds at most n - 1; tenants share them by weight."""
     worker_memory_gib: float = Field(default=4.0, ge=0.5)
-    """Address space of one worker process; more is an error of the environment that asks for it."""
+    """Maximum address space of one worker process, in GiB; an environment that exceeds it gets an error."""
     call_timeout_s: float = Field(default=60.0, gt=0)
     """Maximum seconds for opening an episode or playing one turn."""
     hosts_file: Path | None = None
     """TOML file of environments that run in processes and virtual environments of their own: docs/environments.md."""
     hosts_sandbox: Literal["auto", "required", "none"] = "auto"
-    """Sandbox of those processes. `auto`: if this machine has one (the program bwrap, with root or user namespaces); otherwise they run
-    with the service's rights, with a warning. `required`: the replica does not start without one. `none`: no sandbox."""
+    """Sandbox of these environments' processes. `auto`: if this machine has one (the program bwrap, with root or user namespaces);
+    otherwise they run with the service's rights, with a warning. `required`: the replica does not start without one. `none`: no sandbox."""
     hosts_cgroup: Path | None = None
     """Control group (version 2) whose controllers cpu, memory and pids are enabled for its children, such as one that systemd delegates:
-    below it each of those processes is bounded as a whole. Absent: the service's own group, if it may make others in it."""
+    below it each process of MARLAAS_ENV_HOSTS_FILE is bounded as a whole. Absent: the service's own group, if it may make others in it."""
     own: Literal["none", "auto", "required"] = "none"
     """Whether packages that tenants upload are played here (environments `own:…`), each process in a sandbox. `auto`: if this machine
     has one (as MARLAAS_ENV_HOSTS_SANDBOX), otherwise the log says why not; `marlaas up` sets it if the variable is absent. `required`:
     the replica does not start without one."""
     own_python: str = Field(default_factory=lambda: sys.executable)
-    """Interpreter of these packages, with `marlaas` and the packages they may need; default: the service's own."""
+    """Interpreter for packages of tenants, with `marlaas` and the packages that they may need; default: the service's own."""
     own_requires: str = ""
-    """Names of the packages that a tenant's may need, separated by commas; empty: all that are installed for that interpreter."""
+    """Names of packages that a tenant's package may need, separated by commas; empty: all installed for MARLAAS_ENV_OWN_PYTHON."""
     own_processes: int = Field(default_factory=lambda: 2 * max(2, os.cpu_count() or 1), ge=2, le=256)
     """Maximum concurrent processes of tenants' packages; tenants share them by weight."""
     own_tenant_processes: int = Field(default=0, ge=0)
-    """Maximum of these processes that one tenant uses; 0: one less than all."""
+    """Maximum concurrent processes of one tenant's packages; 0: one less than MARLAAS_ENV_OWN_PROCESSES."""
     own_memory_mib: int = Field(default=1024, ge=128)
-    """Memory of each, including processes that it starts, if the service may make control groups."""
+    """Maximum memory, in MiB, of a process of a tenant's package; with the processes that it starts, if the service may make control
+    groups."""
     own_scratch_mib: int = Field(default=64, ge=1)
-    """Size of its /tmp, which is kept in memory and ends with it."""
+    """Size in MiB of /tmp for a process of a tenant's package; it is kept in memory and ends with the process."""
     own_max_processes: int = Field(default=64, ge=8)
-    """Processes and threads in each sandbox."""
+    """Maximum processes and threads in the sandbox of a tenant's package."""
     own_cores: float = Field(default=1.0, ge=0.1)
-    """CPU seconds of each per second, if the service may make control groups."""
+    """Maximum CPU seconds per second of a process of a tenant's package, if the service may make control groups."""
     own_start_s: float = Field(default=30.0, gt=0)
-    """Maximum seconds until a process is ready: its interpreter has started and the package is imported."""
+    """Maximum seconds until a process of a tenant's package is ready: its interpreter has started and the package is imported."""
     own_idle_s: float = Field(default=300.0, gt=0)
-    """Seconds without a call after which a process ends; the last task that has used it ends it too."""
+    """Seconds without a call after which a process of a tenant's package ends. It also ends with the last task that has used it."""
     own_addresses: str = ""
-    """Addresses that tenants' packages may reach through a proxy, separated by commas: `acme=api.example.org:443`. A name leads to
-    public addresses alone; any other is listed as an IP, `acme=10.0.0.7:8000`. Nothing else of a network is there."""
+    """Addresses that tenants' packages may reach through a proxy, separated by commas: `acme=api.example.org:443`. A name leads
+    only to public addresses; any other address is listed as an IP, `acme=10.0.0.7:8000`. The packages have no other network."""
     data: Path = Path("data")
-    """Folder with files that tasks may name, such as math problems; they can name nothing outside."""
+    """Folder with files that tasks may name, such as math problems. Tasks can name no file outside the folder."""
     datasets: str = ""
     """Data sets of Hugging Face that tasks may name, separated by commas, each with its revision, such as `openai/gsm8k@e53f048856ff`.
     Copies below MARLAAS_ENV_DATA need no entry. `*`: any, at its newest revision. `acme=…` for tenant acme alone, `_operator=…` for tasks

@@ -56,10 +56,10 @@ class Access(Protocol):
 
 
 class HttpKeys:
-    """Known HTTP keys, by digest of their text. They stay as they were while NATS is unavailable."""
+    """Known HTTP keys, by digest of their text. While NATS is unavailable, the last known keys still apply."""
 
     def __init__(self, bus: Bus, *, clock: Callable[[], float] = time.time, reread_s: float = REREAD_S) -> None:
-        """`clock`: Unix time."""
+        """`clock`: returns Unix time. `reread_s`: seconds between reads of the whole bucket."""
         self._clock = clock
         self._removed: Callable[[str], None] = lambda _: None
         self._followed = FollowedBucket(bus, HTTP_KEYS_BUCKET, HttpKey, self._note, reread_s=reread_s)
@@ -73,7 +73,7 @@ class HttpKeys:
             self._removed(digest)
 
     def find(self, digest: str) -> HttpKey | None:
-        """Look up a key; None if it is unknown, revoked or expired. Raises: Unavailable if it is unknown here while NATS is unavailable."""
+        """Look up a key; None if it is unknown, revoked or expired. Raises: Unavailable if it is unknown and NATS is unavailable."""
         found = self._followed.known.get(digest)
         if found is None and not self._followed.is_current:
             raise Unavailable("NATS does not answer, which has the keys")
@@ -123,7 +123,7 @@ class _Connected:
     key: HttpKey
     opening: asyncio.Task[Bus]
     used_s: float
-    """End of its last request, on the monotonic clock."""
+    """Monotonic time at which the key's last request ended."""
     users: int = 0
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
@@ -217,7 +217,7 @@ class KeyAccess:
             raise Unavailable("NATS cannot be used") from None
 
     async def _attend(self, digest: str, found: _Connected) -> None:
-        """Close the connection when requested, or after NATS closed it permanently, as it does for a revoked key."""
+        """Close the connection when requested, or after NATS closed it permanently, as NATS does when a key is revoked."""
         try:
             bus = await asyncio.shield(found.opening)
         except Exception:  # the request reports the error; the next request reconnects

@@ -24,9 +24,9 @@ INTEGERS = range(-(2**63), 2**64)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 JSON, TOML = "application/json", "application/toml"
 SHORT_BYTES = 8 * 1024
-"""Maximum size of TOML parsed in this process, which blocks the event loop for at most 10 ms."""
+"""Maximum size of TOML that is parsed in this process: it blocks the event loop for at most 10 ms."""
 READER_S = 30.0
-"""Maximum seconds of the process that parses longer TOML; `_READERS` limits how many run concurrently."""
+"""Maximum seconds of a process that parses longer TOML. `_READERS` limits the number of concurrent processes."""
 _READERS = asyncio.Semaphore(2)
 IDEMPOTENCY_KEY = r"^[\x21-\x7e]{1,255}$"
 
@@ -82,7 +82,7 @@ def wrong(reason: str) -> Problem:
 
 
 class Place(Protocol):
-    """The request's preparation slot among its sender's (`limits/preparation_slots.py`)."""
+    """Preparation slot of a request; a sender has few of them (`limits/preparation_slots.py`)."""
 
     charge: Callable[[float], None]
     """Charge processor seconds to the sender."""
@@ -93,7 +93,7 @@ class Place(Protocol):
 
 
 async def read_task(body: bytes, media_type: str, place: Place) -> dict[str, JsonValue]:
-    """Parse a task file. `place`: the request's slot, charged for processor time of another process. Raises: Problem."""
+    """Parse a task file. `place`: charged for the processor time of the process that parses long TOML. Raises: Problem."""
     await own_turn(len(body))
     found = read_json(body) if media_type == JSON else await _read_toml(body, place)
     if not isinstance(found, dict):
@@ -103,7 +103,7 @@ async def read_task(body: bytes, media_type: str, place: Place) -> dict[str, Jso
 
 
 def for_tenant(spec: Mapping[str, JsonValue], tenant: str | None) -> dict[str, JsonValue]:
-    """The task file with its tenant. `tenant`: the submitter's; None: an admin, who names one in the file or in the URL.
+    """The task file with its tenant. `tenant`: that of the submitter or of the URL; None: only the file can name one.
 
     Raises: Problem if the file names another tenant.
     """
@@ -119,7 +119,7 @@ def for_tenant(spec: Mapping[str, JsonValue], tenant: str | None) -> dict[str, J
 
 
 def _wrong_fields(spec: Mapping[str, JsonValue]) -> Sequence[FieldError]:
-    """Errors in the task file alone."""
+    """Errors that the task file shows by itself, without a scheduler."""
     try:
         check_spec(dict(spec))
     except TaskRejected as error:

@@ -50,7 +50,7 @@ class GatewaySettings(Settings):
     body_bytes: int = Field(default=1024 * 1024, ge=1024)
     """Maximum bytes of a request's body, unless its route has its own limit."""
     timeout_s: float = Field(default=10.0, gt=0)
-    """Maximum seconds for a request's header, and for its body beyond the time that 16 KiB/s take; also for an idle connection."""
+    """Maximum seconds for a request's header, and for an idle connection. A body may take as long, plus its time at 16 KiB/s."""
     first_token_s: float = Field(default=30.0, gt=0)
     """Maximum seconds until a replica begins a reply; a request not begun by then is answered 503 and never sampled."""
     submit_timeout_s: float = Field(default=10.0, gt=0)
@@ -58,7 +58,7 @@ class GatewaySettings(Settings):
 
     requests_per_minute: LimitSetting = 12_000
     """Maximum requests per minute of a tenant over all gateways, unless the tenant has its own limit (`marlaas tenants set`); `none`: no
-    limit. The same holds for the next five."""
+    limit. The next five settings work in the same way."""
     key_requests_per_minute: LimitSetting = 6_000
     """Maximum requests per minute of one key."""
     tokens_per_minute: LimitSetting = 10_000_000

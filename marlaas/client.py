@@ -56,7 +56,7 @@ CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 60.0
 """Maximum seconds until a task is accepted or rejected; the environment is built once before the answer."""
 DELETE_TIMEOUT_S = 900.0
-"""Maximum seconds until a task is deleted: about one per 100,000 trajectories, plus the time that NATS needs for its blobs."""
+"""Maximum seconds until a task is deleted. Deletion takes about 1 s per 100,000 trajectories, and the time of NATS for the task's blobs."""
 
 
 class Client(Reader):
@@ -91,10 +91,9 @@ class Client(Reader):
         timeout_s: float = CONNECT_TIMEOUT_S,
         patience_s: float = PATIENCE_S,
     ) -> AsyncGenerator["Client"]:
-        """Connect. `tenant`: tenant whose tasks are read; default: the key's, or all for the operator. `creds`: file with a key, if NATS
-        requires
-        one; `key`: text of a key, if a gateway does; `insecure`: the key may be used without TLS beyond loopback.
-        `tls`: files with certificates. `patience_s`: seconds for which requests are retried while no scheduler answers.
+        """Connect. `tenant`: tenant whose tasks are read; default: the key's tenant, or all for the operator. `creds`: file with a key, for
+        NATS. `key`: text of a key, for a gateway. `insecure`: the key may be used without TLS beyond loopback. `tls`: files with
+        certificates. `patience_s`: seconds for which requests are retried while no scheduler answers.
 
         Raises: ClientError if `url` is invalid, or a gateway refuses the key; NoAnswer if NATS or the gateway is unavailable;
         Fatal if NATS refuses the credentials, or a certificate's file cannot be used.
@@ -201,7 +200,7 @@ class Client(Reader):
         """Past and future events of these tasks, in order; ends when all of them have ended.
 
         `from_now`: future events only. Without tasks: future events of every task, without end.
-        Raises: WrongId; NoAnswer if no scheduler answers at the start. Later the client waits for one.
+        Raises: WrongId; NoAnswer if no scheduler answers at the start. If none answers later, the client waits.
         """
         for task in tasks:
             check_id(task)
@@ -218,8 +217,7 @@ class Client(Reader):
         return status
 
     async def pull(self, task: str, folder: Path | Callable[[AdapterRef], Path], version: int | None = None) -> AdapterRef:
-        """Write one version of a task's adapter (None: the latest) to `folder`, a path or a function of the version. The result is a PEFT
-        folder.
+        """Write one version of a task's adapter (None: the latest) as a PEFT folder. `folder`: path, or a function that returns it.
 
         Raises: UnknownTask; ClientError if there is no such version, or the folder is not empty; NoAnswer.
         """

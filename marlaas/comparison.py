@@ -92,7 +92,7 @@ async def read_evaluations(door: AnyDoor, task: str) -> Evaluated:
 
 
 def compare(first: Evaluated, second: Evaluated, *, protocol: str | None = None, version: str = "last") -> Comparison:
-    """Compare two tasks' versions at the prompts that both answered. `protocol`: None: the one that decides for the first.
+    """Compare two tasks' versions at the prompts that both answered. `protocol`: None: the deciding protocol of `first`.
 
     Raises: ClientError if a task has no such version or protocol, or if the two evaluations differ in prompts, rewards or sampling.
     """

@@ -61,7 +61,7 @@ class Volumes:
 
     @property
     def nats(self) -> Path:
-        """Folder with NATS's store in `jetstream`, the layout of `marlaas.stack.keys`."""
+        """Folder with NATS's store in its folder `jetstream`, as `marlaas.stack.keys` expects it."""
         return self.root / "nats"
 
     @property
@@ -112,8 +112,8 @@ def prepare(volumes: Volumes, deployment: Deployment, *, rekey: bool = False) ->
     """Make missing files, and write to each volume those that its service needs; returns whether keys were made. May be repeated.
 
     `rekey`: make new keys for a deployment whose volume of keys was lost or stolen.
-    Raises: StackError, before any change, if the streams belong to other keys, or with `rekey` to these; Fatal if the folder of
-    keys is incomplete.
+    Raises: StackError, before any change, if the streams belong to other keys; with `rekey`, if they belong to these keys, which
+    are then not lost. Raises: Fatal if the folder of keys is incomplete.
     """
     is_new = not holds_keys(volumes.keys)
     volumes.keys.chmod(0o700)

@@ -2,8 +2,9 @@
 
 It starts a stack, submits a show's tasks together, displays them while they share one base model, and ends with their gains, plots
 and adapters. No process is left running, whether it succeeds, fails or is interrupted. A show is three tasks of three tenants, or with
-`--compose` one task that its base model cannot do, learned from the reward alone: that ends with the curve on held-out programs over the
-range of the committed benchmark's seeds (`bench/results/learning.json`), and with replies to three held-out questions before and after.
+`--compose` one task that its base model cannot do and learns from the reward alone. The latter ends with its curve on held-out programs,
+drawn over the range of the committed benchmark's seeds (`bench/results/learning.json`), and with replies to three held-out questions
+before and after training.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
-"""Memory estimate of a stack's trainers, from each pool's `config.json` and settings."""
+"""Memory estimates of a stack's samplers and trainers, from each pool's `config.json` and settings."""
 
 import json
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,55 +8,76 @@ from typing import Any
 
 from common.leases import DEVICE_SHARE
 from common.pools import Accelerator, Pool, Pools, pool_memory, precision_on, recomputed_layers
-from common.pools.memory import GIB, ModelShape, machine_bytes, tokens_that_fit, total_within
+from common.pools.memory import ELEMENT_BYTES, GIB, ModelShape, machine_bytes, tokens_that_fit, total_within
 from common.pools.model_files import kept_commit
+from marlaas.stack.placement import Machine
 
 
 @dataclass(frozen=True)
 class _Limit:
-    """Memory that a trainer may use."""
+    """Memory that a sampler or trainer may use."""
 
     size: int
-    """Bytes, including the process's own on a CPU."""
+    """Bytes; on a CPU, they include the memory of the process itself."""
     on_cpu: bool
     where: str
-    """Source of the limit, worded as the end of a sentence."""
+    """Where the limit comes from, as the end of the sentence "only 3.2 GiB …"."""
     way: str = ""
-    """Alternative remedy."""
+    """Another remedy, besides fewer tokens or a smaller model, as the end of a sentence; empty: none."""
 
 
-def trainer_memory(pools: Pools, accelerators: Mapping[str, Accelerator], *, has_gpu: bool) -> Iterator[str]:
-    """One line for each pool's trainer; names the setting to lower if the machine, or its shared accelerator, has less memory."""
+def memory_needs(pools: Pools, accelerators: Mapping[str, Accelerator], machine: Machine) -> Iterator[tuple[str, str]]:
+    """Estimate for each pool's sampler and trainer; and what it has too little of, with the setting to change, or nothing."""
     for name, pool in pools.items():
-        yield f"trainer-{name}: {_said(name, pool, _limit(pool, accelerators, has_gpu=has_gpu))}"
+        config = model_config(pool.model, pool.revision)
+        shape = ModelShape.of(config) if config else None
+        if shape is None or (machine.gpus and not _gpu_bytes(machine)):
+            unknown = f"an unknown kind of model: {pool.model}" if config else f"{pool.model} is not downloaded yet"
+            yield f"{name}: memory not estimated: {unknown if shape is None else 'a MIG device of unknown size'}", ""
+            continue
+        beside = [one for one in pools.values() if not one.samplers_on] if len(machine.gpus) == 1 else [pool]
+        left = max(0.0, DEVICE_SHARE - sum(one.gpu_memory_share for one in beside))
+        yield _sampler(name, pool, shape, _limit(pool.samplers_on, 1, accelerators, machine), _gpu_bytes(machine))
+        yield _trainer(name, pool, shape, _limit(pool.trainers_on, left, accelerators, machine))
 
 
-def _limit(pool: Pool, accelerators: Mapping[str, Accelerator], *, has_gpu: bool) -> _Limit:
-    """Limit of a pool's trainer; the smallest of its accelerators if it shares some."""
-    shared = [_of_accelerator(name, accelerators[name]) for name in pool.trainers_on]
+def _sampler(name: str, pool: Pool, shape: ModelShape, limit: _Limit, gpu_bytes: int) -> tuple[str, str]:
+    setting = f"{'kv_cache_gib' if limit.on_cpu else 'gpu_memory_share'} of pool {name}"
+    element = ELEMENT_BYTES[precision_on(pool.precision, cpu=limit.on_cpu)]
+    adapters, model = pool.adapters + (pool.serving.adapters if pool.serving else 0), shape.parameters * element
+    slots = adapters * shape.slot_parameters(pool.max_rank, cpu=limit.on_cpu) * element
+    cache = int(pool.kv_cache_gib * GIB) if limit.on_cpu else max(0, int(pool.gpu_memory_share * gpu_bytes) - model - slots)
+    token, lack = 2 * shape.layers * shape.keys * element, ""
+    if cache < (whole := pool.context_tokens * token):
+        lack = f"{pool.context_tokens} tokens (context_tokens) take {whole / GIB:.2f} GiB of KV cache: raise {setting}"
+    elif total_within(model + slots + cache, on_cpu=limit.on_cpu) > limit.size:
+        lack = f"only {limit.size / GIB:.1f} GiB {limit.where}: lower {setting}{limit.way}"
+    sizes = f"model {model / GIB:.1f} GiB, slots of {adapters} adapters {slots / GIB:.1f}, KV cache {cache / GIB:.1f}"
+    return f"rollout-{name}: {sizes} for about {cache // token} tokens", lack
+
+
+def _limit(on: tuple[str, ...], gpu_share: float, accelerators: Mapping[str, Accelerator], machine: Machine) -> _Limit:
+    """Limit of a process with these shared accelerators, the smallest of theirs; without any, `gpu_share` of a GPU."""
+    shared = [_of_accelerator(name, accelerators[name], machine) for name in on]
     if shared:
         return min(shared, key=lambda one: one.size)
-    if has_gpu:
-        return _Limit(int(_gpu_bytes() * (1 - pool.gpu_memory_share)), on_cpu=False, where="remain for it on the GPU")
+    if machine.gpus:
+        return _Limit(int(_gpu_bytes(machine) * gpu_share), on_cpu=False, where="remain for it on the GPU")
     return _Limit(machine_bytes(), on_cpu=True, where="are in this machine")
 
 
-def _of_accelerator(name: str, one: Accelerator) -> _Limit:
-    budget = int(DEVICE_SHARE * _gpu_bytes() if one.memory_gib is None else one.memory_gib * GIB)
+def _of_accelerator(name: str, one: Accelerator, machine: Machine) -> _Limit:
+    budget = int(DEVICE_SHARE * _gpu_bytes(machine) if one.memory_gib is None else one.memory_gib * GIB)
     way = f", or raise memory_gib of [accelerator.{name}]" if one.memory_gib is not None else ""
     return _Limit(total_within(budget, on_cpu=one.on_cpu), one.on_cpu, f"may be used on accelerator {name} and by its process", way)
 
 
-def _said(name: str, pool: Pool, limit: _Limit) -> str:
-    config = model_config(pool.model, pool.revision)
-    shape = ModelShape.of(config) if config else None
-    if shape is None:
-        return f"memory not estimated: {f'an unknown kind of model: {pool.model}' if config else f'{pool.model} is not downloaded yet'}"
+def _trainer(name: str, pool: Pool, shape: ModelShape, limit: _Limit) -> tuple[str, str]:
     recomputed = recomputed_layers(pool, shape, limit.size, on_cpu=limit.on_cpu)
     estimate = pool_memory(pool, shape, on_cpu=limit.on_cpu, recomputed=recomputed)
-    said = f"up to about {estimate}"
+    said = f"trainer-{name}: up to about {estimate}"
     if estimate.total <= limit.size:
-        return said
+        return said, ""
     fitting = tokens_that_fit(
         shape,
         limit.size,
@@ -69,7 +89,7 @@ def _said(name: str, pool: Pool, limit: _Limit) -> str:
     )
     way = f"lower train_tokens of pool {name} to {fitting} in the pools file" if fitting else "choose a smaller model"
     other = ", or set its checkpointing to 'auto'" if pool.checkpointing == "off" else ""
-    return f"{said}; only {limit.size / GIB:.1f} GiB {limit.where}: {way}{limit.way}{other}"
+    return said, f"only {limit.size / GIB:.1f} GiB {limit.where}: {way}{limit.way}{other}"
 
 
 def model_config(model: str, revision: str | None = None) -> dict[str, Any] | None:
@@ -92,8 +112,6 @@ def model_config(model: str, revision: str | None = None) -> dict[str, Any] | No
         return None
 
 
-def _gpu_bytes() -> int:
+def _gpu_bytes(machine: Machine) -> int:
     """Memory of the smallest GPU in bytes; 0 without a GPU."""
-    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    return min((int(line) * 2**20 for line in done.stdout.split() if line.isdigit()), default=0)
+    return min((gpu.memory_bytes for gpu in machine.gpus), default=0)

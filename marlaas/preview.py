@@ -9,7 +9,7 @@ from common.client_api.errors import rejection_reasons
 from common.messages import Event
 
 MAX_ALIGNED = 60
-"""Maximum characters of a line that takes part in aligning origins."""
+"""Maximum length of a line whose origin is aligned with the origins of other lines."""
 
 
 @dataclass(frozen=True)

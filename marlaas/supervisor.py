@@ -1,7 +1,7 @@
 """The process that keeps a one-machine stack running: `python -m marlaas.supervisor DATA`, started by `marlaas up`.
 
-It starts NATS, PostgreSQL, the migrations and the services in this order, restarts those that die, writes stack.json, and on
-SIGTERM stops everything in reverse order. No child outlives it: if it is killed, the kernel signals each of them.
+It starts NATS, PostgreSQL, the migrations and the services by their turns, in this order, restarts those that die, writes
+stack.json, and on SIGTERM stops everything in reverse order. No child outlives it: if it is killed, the kernel signals each of them.
 """
 
 import asyncio
@@ -49,7 +49,9 @@ class Supervisor:
         self._started_s = time.time()
         self._is_written = True
         """Whether stack.json has the latest state."""
-        specs = [[_nats(plan)], [_postgres(plan)], [_prepare(plan)] if plan.prepare else [], [_service(one) for one in plan.services]]
+        turns = sorted({one.turn for one in plan.services})
+        services = [[_service(one) for one in plan.services if one.turn == turn] for turn in turns]
+        specs = [[_nats(plan)], [_postgres(plan)], [_prepare(plan)] if plan.prepare else [], *services]
         self._tiers = [[SupervisedProcess(spec, plan.data, parents, self._write) for spec in tier] for tier in specs]
 
     async def run(self, stopping: asyncio.Event) -> None:

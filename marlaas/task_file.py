@@ -29,8 +29,10 @@ def read_given(path: Path) -> dict[str, JsonValue]:
 
 @contextmanager
 def own_errors_first(path: Path, given: dict[str, JsonValue]) -> Generator[None]:
-    """During requests to a deployment about a file: if the deployment is unavailable, report the file's own errors. Raises: as
-    `read_task`."""
+    """Context of a deployment's check of a file: if the deployment is unavailable, the file's own errors are raised instead.
+
+    Raises: as `read_task`.
+    """
     try:
         yield
     except TaskRejected:

@@ -70,7 +70,7 @@ def _expire_audit(connection: Connection, days: int) -> None:
 def end_sharing(connection: Connection) -> None:
     """End open slices and start stopped pool clocks, as no leader will. Samplers and environments read the clocks in their bucket.
 
-    Executors become cold, and none reads a queue of its own: messages for tasks' homes go to their pool's queue.
+    Executors are recorded as cold and as reading no queue of their own, so messages for tasks' homes go to the pool's queue.
     """
     for statement in (_END_SLICES, _REST, _CLEAR_QUEUES, _RELEASE_CLOCKS):
         connection.execute(text(statement))

@@ -60,14 +60,14 @@ RETENTION_EVERY_S = 600.0
 PACKAGES_EVERY_S = 300.0
 OLD_KEYS_EVERY_S = 600.0
 STORED_EVERY_S = 300.0
-"""Seconds between recordings of stored bytes; an hour is recorded once, by the first."""
+"""Seconds between recordings of stored bytes; only the first recording in an hour counts."""
 SPACING_S = 0.03
 """Minimum seconds between transactions that settle scores, and between admissions: under load one transaction serves many messages."""
 CHECKED_BATCH_SIZE = 4
-"""Maximum tasks started in one transaction: of many submitted together, the first start while others are still being checked."""
+"""Maximum tasks started in one transaction: if many are submitted together, the first start while others are still being checked."""
 SETTLEMENT_BATCH_SIZE = 256
 POSTPONED_S = 5.0
-"""Seconds of pause after an error other than an unavailable database, which may recur."""
+"""Seconds until a retry after an error that may recur, unlike an unavailable database."""
 
 CONSUMERS = {
     streams.SCHEDULER_CHECKED: (handle_environment_checks, CHECKED_BATCH_SIZE, 0.0),
@@ -195,7 +195,7 @@ class Scheduler:
         return capacities(decoded, self._oversubscription.factor, self._parked)
 
     async def _pool_times(self, connection: AsyncConnection) -> PoolTimes:
-        """Clocks of pools now; without a query if no pool's sampler shares an accelerator."""
+        """Current clocks of pools. Runs no query if no pool's sampler shares an accelerator."""
         if not self._shares_samplers:
             return PoolTimes(self._bus.clock.now_s())
         times = PoolTimes(self._bus.clock.now_s(), await deadlines.pool_clocks(connection))

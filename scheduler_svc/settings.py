@@ -41,8 +41,7 @@ class SchedulerSettings(Settings):
     """Whether webhook URLs may be http://, without TLS."""
     webhook_key: str = Field(default="", repr=False)
     """Key that encrypts webhook secrets in PostgreSQL; must be equal on all replicas. Empty: this process's NATS key. After a change,
-    tenants
-    must set new secrets for their webhooks."""
+    tenants must set new secrets for their webhooks."""
     store_alarm: float = Field(default=0.8, gt=0, le=1)
     """Share of MARLAAS_NATS_BLOBS_BYTES at which live tasks get an event `storage`, before the blob store is full and steps cannot be
     stored."""

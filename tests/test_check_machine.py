@@ -1,5 +1,6 @@
 """Report of `make install` about a machine that lacks something."""
 
+import os
 import subprocess
 import sys
 from collections import namedtuple
@@ -39,7 +40,12 @@ def test_make_says_it_before_it_installs_anything(tmp_path: Path) -> None:
     old.chmod(0o755)
     for name in ("Makefile", "pyproject.toml", "deploy", "requirements"):
         (tmp_path / name).symlink_to(ROOT / name)
-    found = subprocess.run(["make", "install", f"PYTHON={old}"], cwd=tmp_path, capture_output=True, text=True)
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text('#!/bin/sh\necho "NVIDIA-SMI has failed because it couldn\'t communicate with the NVIDIA driver."\nexit 9\n')
+    driver.chmod(0o755)
+    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    found = subprocess.run(["make", "install", f"PYTHON={old}"], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert found.returncode != 0
+    assert "builds for a cpu, since nvidia-smi -L says: NVIDIA-SMI has failed because it couldn't communicate" in found.stdout
     assert "marlaas needs Python 3.11, 3.12 or 3.13, and this is 3.9" in found.stderr
     assert not (tmp_path / ".venv").exists()

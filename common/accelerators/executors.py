@@ -89,7 +89,7 @@ class NoMemory(MarlaasError):
 
 
 class StateMismatch(MarlaasError):
-    """An executor computes other numbers after waking than before parking; it has computed nothing for any task since."""
+    """An executor's numbers after waking differ from those before parking. It has computed nothing for any task since it woke."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class WorkDone:
     pieces: int = 0
     """Operations that ended: messages answered, or steps completed."""
     score_s: float = 0.0
-    """Part of `busy_s` spent in forward passes without a gradient: part of a step, but of the function `score`."""
+    """Part of `busy_s` spent in forward passes without a gradient: they belong to a step, but count as the function `score`."""
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,12 @@ class Load:
     begun: int = 0
     """Operations started and not ended, frozen ones included."""
     left_s: float | None = None
-    """Expected seconds until these operations have ended; None if there are none, or no estimate."""
+    """Expected seconds until the begun operations have ended; None if there are none, or no estimate."""
     messages: int | None = None
-    """Messages to which these operations belong. None: every message that the process holds is in progress."""
+    """Number of messages to which the begun operations belong; None: every message that the process holds."""
     preparing: int = 0
-    """Operations being read or restored that cannot be interrupted: parking waits for them too, and one may start at any moment."""
+    """Operations not started yet, whose data is being read or restored. Parking waits for them too: they cannot be interrupted, and one
+    may start at any moment."""
 
 
 class Parkable(Protocol):
@@ -152,11 +153,10 @@ class Parkable(Protocol):
         ...
 
     async def park(self, tier: Tier, drain_s: float | None) -> float:
-        """Move the state to `tier`, or to the deepest tier that it supports; returns seconds of the move, without the wait for operations.
+        """Move the state to `tier`, or to its deepest supported tier; returns the seconds of the move, without the wait for operations.
 
-        Accepts no more messages. Operations may finish for up to `drain_s` seconds (None: unlimited); then they are frozen, or waited for
-        if
-        they cannot be. Messages received and not started are handed back, or kept and counted (`Load.messages`).
+        Accepts no more messages. Operations in progress get `drain_s` seconds to finish (None: unlimited). Those left are then frozen, or
+        waited for if they cannot be frozen. Messages not started are handed back, or kept and counted (`Load.messages`).
         """
         ...
 

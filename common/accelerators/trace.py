@@ -9,13 +9,13 @@ One object a line, of one of three kinds, in any order:
      "phases": [["generate", 2.1], ["environment", 15.3], ["train", 0.9]]}
 
 executor   `device_bytes` and `host_bytes`: awake, and parked in host memory. `places`: concurrent operations. `gain`: throughput
-           with 1, 2, … concurrent operations, as a multiple of a single one's; the last value counts for more. `refill`: share of the
-           work done by a frozen operation that is repeated when it continues.
+           with 1, 2, … concurrent operations, as a multiple of a single one's; the last value also holds for any higher number.
+           `refill`: share of a frozen operation's work that is repeated when the operation continues.
 move       one measured move between tiers (`device`, `host`, `disk`, `none`, `off`). A simulated move takes one of the measured times.
-step       `phases`: phases of the step, in order: a function of its pool and the seconds that it took alone on the accelerator, or
-           `environment` and the seconds in which the task needed no accelerator. `at_s`: when the task was submitted; `version` orders
-           its steps, each of which starts when the previous one is done. `weight`: of the tenant. `members`, if given: the phases of
-           each of its trajectories, which run concurrently; `phases` follow when all have ended.
+step       `phases`: phases of the step, in order. Each is a function of its pool and the seconds that it took alone on the accelerator,
+           or `environment` and the seconds in which the task needed no accelerator. `at_s`: when the task was submitted. `version`
+           orders the task's steps, each of which starts when the previous one is done. `weight`: of the tenant. `members`, if given:
+           the phases of each trajectory of the step. Trajectories run concurrently; `phases` follow when all have ended.
 """
 
 import json
@@ -74,7 +74,7 @@ class Task:
 
     @property
     def away_s(self) -> float:
-        """Seconds without need of an accelerator; of a step's concurrent trajectories, the longest counts."""
+        """Seconds in which the task needs no accelerator. Trajectories of a step run concurrently, so only the longest counts."""
         together = sum(max((_seconds(phases, in_environment=True) for phases in members), default=0.0) for members in self.members)
         return together + sum(_seconds(phases, in_environment=True) for phases in self.steps)
 

@@ -20,8 +20,8 @@ SUSPENDED_UNTIL_S = 4_102_444_800
 ANSWER_NS = 30_000_000_000
 """Maximum nanoseconds between a request and its answer."""
 REFUSED = "refused"
-"""Prefix of the subject onto which messages published on event subjects within an account are mapped: answers to requests that name one as
-reply subject.
+"""Prefix added to the subject of a message published on an event's subject within a tenant's account. Such a message answers a request
+that named that subject as its reply subject; with the prefix, no client takes it for an event.
 """
 ROLE_TAG, TENANT_TAG = "role:", "tenant:"
 

@@ -39,13 +39,13 @@ class Held:
     seed: Seed
 
     def text(self) -> str:
-        """Content of its creds file; secret."""
+        """Content of a creds file with this token and seed; secret."""
         return FORM.format(token=self.token, seed=self.seed.reveal(), inbox=_described(self, self.token).inbox)
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """A key as its token describes it. The secret part stays in the file, or in `source`."""
+    """A key as its token describes it. The secret part stays in `source`: a creds file, or memory."""
 
     source: Path | Held
     name: str

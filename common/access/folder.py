@@ -60,7 +60,7 @@ class SigningKeys:
         return self.tenant(name)
 
     def pending(self, tenant: str, key: str) -> Seed:
-        """Seed of a key that is being made: the seed an interrupted command left, or a new one."""
+        """Seed of a key that is being made: the seed that an interrupted command left, or a new one, which is stored."""
         path = self._pending(tenant, key)
         if not path.exists():
             path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -71,7 +71,7 @@ class SigningKeys:
         return self._pending(tenant, key).exists()
 
     def made(self, tenant: str, key: str) -> None:
-        """Delete the pending seed: the key's holder has it."""
+        """Delete the pending seed of a key that is made: the key's holder has it."""
         self._pending(tenant, key).unlink(missing_ok=True)
 
     def _pending(self, tenant: str, key: str) -> Path:
@@ -161,7 +161,7 @@ def server_configuration(keys: SigningKeys, resolver: Path | str) -> str:
 
 
 def admin_revocations(keys: SigningKeys) -> dict[str, int]:
-    """Revoked keys of the account ADMIN: public key → Unix time. PostgreSQL has them too, but NATS starts before it."""
+    """Revoked keys of the account ADMIN: public key → Unix time. PostgreSQL has them too, but NATS starts before PostgreSQL."""
     path = keys.folder / "admin.revoked"
     lines = path.read_text().split() if path.exists() else []
     return {key: int(at_s) for key, _, at_s in (line.partition("=") for line in lines)}

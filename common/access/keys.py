@@ -84,7 +84,7 @@ def encode(issuer: Seed, claims: Claims) -> str:
 def decode(token: str) -> Claims:
     """Decode a token whose signature is that of the issuer it names; the caller decides whether to trust that issuer.
 
-    Raises: ValueError for anything else.
+    Raises: ValueError for any other text.
     """
     try:
         signed, _, signature = token.strip().rpartition(".")

@@ -36,9 +36,8 @@ OWNERS_QUESTIONS = ("usage", "invoice", "prices", "budgets", "access", "audit", 
 def role_permissions(role: Role, tenant: str, key: str) -> Permissions:
     """Permissions of a key. `tenant`: its name; `*` for an admin. `key`: its public key.
 
-    A job's short subject names no key; only this key may publish the long one, which therefore proves who sent the job. Only the key that
-    asked
-    receives an answer: answers to an owner contain what a reader may not request.
+    A job's short subject names no key. Only this key may publish the long subject, which therefore proves who sent the job. Each key has
+    its own inbox for answers: an answer to an owner contains what a reader may not request.
     """
     jobs = [f"jobs.{verb}.{tenant}{end}" for verb in JOBS_OF_ROLE[role] for end in ("", f".{key}")]
     questions = [f"ask.{tenant}.{verb}" for verb in QUESTIONS if may_ask(role, verb)]
@@ -71,7 +70,7 @@ class Import:
 
 
 def imports(tenant: str) -> tuple[Import, ...]:
-    """Imports of a tenant's account; `*` for the account `admin`."""
+    """Imports of a tenant's account. `tenant`: its name; `*` for the account `admin`."""
     jobs = (f"jobs.*.{tenant}", f"jobs.*.{tenant}.*")
     sent = [Import("service", subject, subject if tenant == "*" else streams.from_tenant(tenant, subject)) for subject in jobs]
     ask, events = f"ask.{tenant}.*", events_of(tenant)

@@ -60,7 +60,7 @@ def subscribes(subject: str) -> Row:
 def consumes(consumer: Consumer) -> list[Row]:
     """Take messages of one consumer, and publish dead letters for those that cannot be handled.
 
-    The filter is part of the subject, so that a user cannot change its consumer to another family of messages.
+    The consumer's filter is part of the request's subject, so that a user cannot change its consumer to another family of messages.
     """
     place = f"{consumer.stream}.{consumer.name}"
     requests = (f"{API}.CONSUMER.CREATE.{place}.{consumer.subject}", f"{API}.CONSUMER.MSG.NEXT.{place}", f"{ACK}.{place}.>")
@@ -68,8 +68,8 @@ def consumes(consumer: Consumer) -> list[Row]:
 
 
 def consumes_all(stream: str, *examples: Consumer) -> list[Row]:
-    """Take messages of any named consumer of a stream. `examples`: some of these consumers. A request contains the filter if there is only
-    one."""
+    """Take messages of any named consumer of a stream. `examples`: some of these consumers. If an example has only one filter, the subject
+    of the request that creates it ends with this filter."""
     single = (f"{API}.CONSUMER.CREATE.{stream}.{each.name}.{each.subject}" for each in examples if not each.also)
     requests = (f"{API}.CONSUMER.CREATE.{stream}.*", f"{API}.CONSUMER.MSG.NEXT.{stream}.*", f"{ACK}.{stream}.>", *single)
     taken = [Row(Use.CONSUME, example.name, publish=requests) for example in examples]
@@ -77,9 +77,9 @@ def consumes_all(stream: str, *examples: Consumer) -> list[Row]:
 
 
 def follows(stream: str) -> Row:
-    """Read a stream with an ephemeral consumer. Its filter is in the request's body, which NATS does not check.
+    """Read a stream with an ephemeral consumer. The consumer's filter is in the request's body, which NATS does not check.
 
-    After some megabytes the server stops sending until the client has answered its flow-control request.
+    The row also permits answers to flow-control requests: without them, the server stops sending after some megabytes.
     """
     return Row(Use.FOLLOW, stream, publish=(f"{API}.CONSUMER.CREATE.{stream}", f"{FLOW}.{stream}.>"))
 
@@ -87,8 +87,8 @@ def follows(stream: str) -> Row:
 def reads(stream: str) -> Row:
     """Read single stored messages, by sequence or the last of a subject.
 
-    Not by `DIRECT.GET`: its answer is the message itself, and NATS publishes it on any reply subject that the request names, so that a
-    key could copy what it has stored in one stream into every other. An answer of `MSG.GET` is JSON, which is not a valid message.
+    The request `DIRECT.GET` is not permitted. Its answer is the stored message, which NATS publishes on any reply subject that the request
+    names: a key could copy its messages from one stream into every other. `MSG.GET` answers in JSON, which is not a valid message.
     """
     return Row(Use.READ, stream, publish=(f"{API}.STREAM.MSG.GET.{stream}",))
 
@@ -108,20 +108,21 @@ def declares(stream: str) -> Row:
 
 
 def purges(stream: str) -> Row:
-    """Delete stored messages; in streams behind buckets, only by key."""
+    """Delete stored messages, singly or by subject; in streams behind buckets, only by subject, which contains the key."""
     single = () if stream.startswith(bucket("")) else (f"{API}.STREAM.MSG.DELETE.{stream}",)
     return Row(Use.PURGE, stream, publish=(f"{API}.STREAM.PURGE.{stream}", *single))
 
 
 def recreates(stream: str) -> Row:
-    """Delete a stream with its messages."""
+    """Delete a stream with its messages, to create it again. (`declares` permits the creation.)"""
     return Row(Use.RECREATE, stream, publish=(f"{API}.STREAM.DELETE.{stream}",))
 
 
 def owns_each(stream: str, consumer: Consumer) -> list[Row]:
     """Create, inspect and delete the per-tenant streams, and take messages of a consumer that has the same name in each.
 
-    A stream's name is one token, so NATS cannot match a part of it: the permission covers the consumer's name and filter instead.
+    A stream's name is one token, and NATS cannot match part of a token. So the permission names any stream, but only this consumer and its
+    filter.
     """
     requests = {Use.DECLARE: f"{API}.STREAM.CREATE.*", Use.RECREATE: f"{API}.STREAM.DELETE.*"}
     found = [lists(stream), *(Row(use, stream, publish=(request,)) for use, request in requests.items())]
@@ -144,7 +145,7 @@ def blob_store(name: str) -> str:
 
 
 def watches(name: str) -> list[Row]:
-    """Read all values of a bucket, and follow it: nats-py requests their number."""
+    """Read all values of a bucket, and follow it. Includes a request for the number of values, which nats-py sends."""
     counts = Row(Use.FOLLOW, bucket(name), publish=(f"{API}.CONSUMER.INFO.{bucket(name)}.*",))
     return [inspects(bucket(name)), reads(bucket(name)), follows(bucket(name)), counts]
 
@@ -159,12 +160,12 @@ def fetches_blobs(name: str) -> list[Row]:
 
 
 def lists_blobs(name: str) -> list[Row]:
-    """List blobs: nats-py requests the name of the stream that has the entries, and follows it."""
+    """List blobs. nats-py requests the name of the stream that contains the blobs' entries, and follows this stream."""
     return [*fetches_blobs(name), follows(blob_store(name)), Row(Use.INSPECT, "names of streams", publish=(f"{API}.STREAM.NAMES",))]
 
 
 def stores_blobs(name: str) -> list[Row]:
-    """Store blobs: nats-py purges the chunks of a blob that could not be stored."""
+    """Store blobs. Includes a purge, with which nats-py deletes the chunks of a blob that could not be stored."""
     purge = Row(Use.PURGE, blob_store(name), publish=(f"{API}.STREAM.PURGE.{blob_store(name)}",))
     return [*publishes(f"{BLOBS}.{name}.>"), purge]
 

@@ -1,4 +1,4 @@
-"""Permissions of each service on NATS. A call of the bus, a stream or a consumer that has no row here fails a test."""
+"""Permissions of each service on NATS. A test fails if a service uses a call of the bus, a stream or a consumer that has no row here."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ INBOX = "_INBOX"
 
 @dataclass(frozen=True)
 class Deployment:
-    """Names that are part of subjects and consumers. A consumer's name is one token, so all are listed."""
+    """Names that occur in subjects and in names of consumers. NATS cannot match part of a consumer's name, so each is listed."""
 
     pools: tuple[str, ...]
     families: tuple[str, ...]
@@ -53,7 +53,8 @@ SCHEDULER_CONSUMERS = (
     streams.SCHEDULER_FAILED,
 )
 CLOCK = rows.inspects(streams.JOBS.name)
-"""The answer contains NATS's time; it also shows that the scheduler has declared the streams."""
+"""Reading the configuration of the stream of jobs. The answer contains NATS's time; it also shows that the scheduler has declared all
+streams."""
 
 
 def scheduler(_: Deployment) -> list[Row]:
@@ -95,7 +96,7 @@ def rollout(deployment: Deployment) -> list[Row]:
     for pool in deployment.pools:
         consumers = (streams.rollout_samples(pool), streams.rollout_serves(pool))
         found += [row for consumer in consumers for row in rows.consumes(consumer)] + _leases("rollout", pool, *consumers)
-    found += _reads_own(*(streams.rollout_samples(queue) for queue in deployment.sampler_queues))
+    found += _consumes_own_queues(*(streams.rollout_samples(queue) for queue in deployment.sampler_queues))
     found += rows.publishes(*(streams.turn(family, "*", "*") for family in deployment.families), streams.replies("*"))
     found += [rows.subscribes(streams.cancels("*")), *rows.watches(streams.REPLICAS_BUCKET)]
     return found + rows.fetches_blobs(streams.BLOBS_BUCKET)
@@ -107,13 +108,15 @@ def trainer(deployment: Deployment) -> list[Row]:
     for pool in deployment.pools:
         found += rows.consumes(streams.trainer_batches(pool)) + _leases("trainer", pool, streams.trainer_batches(pool))
         found += rows.publishes(streams.weight_updated(pool, "*"), streams.samples(pool, "*", "*"))
-    found += _reads_own(*(streams.trainer_batches(queue) for queue in deployment.trainer_queues))
+    found += _consumes_own_queues(*(streams.trainer_batches(queue) for queue in deployment.trainer_queues))
     return found + rows.fetches_blobs(streams.BLOBS_BUCKET) + rows.stores_blobs(streams.BLOBS_BUCKET)
 
 
 def gateway(deployment: Deployment) -> list[Row]:
-    """Jobs, questions and events use connections with the callers' own keys; the gateway itself asks for pools, to check for a
-    scheduler."""
+    """Permissions of the gateway's own key; jobs, questions and events of callers use connections with the callers' keys.
+
+    With its own key, the gateway asks for the pools, to check whether a scheduler answers.
+    """
     found = [CLOCK, *rows.watches(streams.HTTP_KEYS_BUCKET), *rows.watches(streams.REPLICAS_BUCKET), *_reports("gateway")]
     found += rows.watches(streams.HISTORY_BUCKET)
     found += rows.watches(streams.ALIASES_BUCKET)
@@ -124,7 +127,7 @@ def gateway(deployment: Deployment) -> list[Row]:
 
 
 def operator(_: Deployment) -> list[Row]:
-    """The operator's command line and programs: they send jobs for every tenant, read everything, and change nothing else."""
+    """The operator's command line and programs, which send jobs for every tenant, read everything, and change nothing else."""
     found = [row for store in STORES for row in (rows.inspects(store), rows.reads(store))]
     found += [rows.follows(store) for store in STORES if store not in WORK_QUEUES]
     found += [row for each in streams.BUCKETS for row in rows.watches(each.name)]
@@ -134,7 +137,7 @@ def operator(_: Deployment) -> list[Row]:
 
 
 def _reports(service: str) -> list[Row]:
-    """Write the entry of a replica, and that of its process's lifetime."""
+    """Write a replica's entry in the bucket of replicas, and its process's entry in the history of lifetimes."""
     name, lives = streams.REPLICAS_BUCKET, streams.HISTORY_BUCKET
     found = [rows.inspects(rows.bucket(name)), *rows.publishes(*(streams.value_subject(each, f"{service}.*") for each in (name, lives)))]
     return [*found, *rows.looks_up(lives)]
@@ -148,8 +151,9 @@ def _leases(service: str, pool: str, *consumers: streams.Consumer) -> list[Row]:
     return found + [rows.inspects_consumer(consumer) for consumer in consumers]
 
 
-def _reads_own(*consumers: streams.Consumer) -> list[Row]:
-    """Read the queue of one executor, from which other executors of its pool take messages while it cannot, and read how many wait."""
+def _consumes_own_queues(*consumers: streams.Consumer) -> list[Row]:
+    """Take messages of single executors' queues, and read how many wait. While an executor cannot take messages, others of its pool take
+    them from its queue."""
     return [row for consumer in consumers for row in (*rows.consumes(consumer), rows.inspects_consumer(consumer))]
 
 
@@ -161,7 +165,7 @@ SERVICES: dict[str, Callable[[Deployment], list[Row]]] = {
     "gateway": gateway,
     "operator": operator,
 }
-"""Users of the services' account."""
+"""User of the services' account → function that returns its rows."""
 
 
 def table(deployment: Deployment) -> dict[str, list[Row]]:

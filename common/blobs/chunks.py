@@ -16,7 +16,7 @@ from common.streams import BLOBS_BUCKET
 LAYOUTS = 256
 """Maximum blobs whose chunk positions are cached."""
 CHUNKS = 8
-"""Maximum chunks cached in memory, of 4 MiB each: a client requests the parts of one chunk one after the other."""
+"""Maximum chunks cached in memory, of 4 MiB each. A chunk is cached because a client requests its parts one after the other."""
 
 
 @dataclass(frozen=True)

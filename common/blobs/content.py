@@ -1,7 +1,8 @@
 """Content of a blob: fetching its chunks with limits on time and size, its digest, its failures; and a folder as bytes and back.
 
-nats-py's own `get` follows the stream with a consumer. That needs more permissions, stops between megabytes for flow control, and keeps
-everything that has arrived in memory. Here each chunk is the answer to one request, and the next is requested while one is written.
+nats-py's own `get` follows the stream with a consumer. Such a consumer needs more permissions, pauses after some megabytes for flow
+control, and keeps everything that has arrived in memory. Here each chunk is the answer to one request, and the next chunk is requested
+while one is written.
 
 A folder is an uncompressed tar of its plain files. The bytes may be untrusted: neither compressed nor sparse archives are read, so that
 nothing unpacks to more than its own size, and nothing is written outside the folder.
@@ -32,16 +33,15 @@ STREAM_NAME = f"OBJ_{BLOBS_BUCKET}"
 SMALL_BYTES = 1024 * 1024
 """Maximum size of a chunk that is hashed and written on the event loop: a thread would cost more."""
 FETCH_TIMEOUT_S = 120.0
-"""Minimum timeout (`fetch_timeout_s`)."""
+"""Timeout of a small blob's fetch in seconds: the minimum of `fetch_timeout_s`."""
 MIN_BYTES_PER_S = 1024 * 1024
 """Minimum rate at which a blob is fetched before it times out."""
 
 
 @contextmanager
 def fetching(name: str) -> Generator[None]:
-    """Translate errors of a fetch. Raises: Reject if the blob is not in the store, or is damaged there; Unavailable for other errors of the
-    store
-    and of the disk.
+    """Translate errors of a fetch inside the block. Raises: Reject if the blob is not in the store, or is damaged there; Unavailable for
+    other errors of the store, and for errors of the disk.
     """
     try:
         yield
@@ -54,7 +54,7 @@ def fetching(name: str) -> Generator[None]:
 
 
 async def read_into(js: JetStreamContext, ref: BlobRef, info: ObjectInfo, file: IO[bytes]) -> None:
-    """Write the blob's chunks to `file`. `info`: its entry in the store. `js`: context whose answer timeout is the maximum time of a chunk.
+    """Write the blob's chunks to `file`. `info`: the blob's entry in the store. `js`: context whose answer timeout limits each chunk.
 
     Raises: Reject if the blob is incomplete, larger than `ref` says, or has another digest; the store's errors; OSError.
     """
@@ -104,14 +104,14 @@ def fetch_timeout_s(size_bytes: int) -> float:
 
 
 def unpack_blob(ref: BlobRef, packed: bytes, into: Path) -> None:
-    """Write the folder packed in `packed` to `into`. Raises: Reject if the digest differs, or it contains anything but plain files;
-    OSError."""
+    """Write the folder packed in `packed` to `into`. Raises: Reject if the digest differs, or the folder contains anything but plain
+    files; OSError."""
     check_digest(ref, packed)
     write_folder(packed, into)
 
 
 def write_folder(packed: bytes, into: Path) -> None:
-    """Write the folder of a blob with a verified digest to `into`. Raises: Reject if it contains anything but plain files; OSError."""
+    """Write the folder of a blob whose digest is verified to `into`. Raises: Reject if it contains anything but plain files; OSError."""
     temporary = into.with_name(f"{into.name}.{uuid.uuid4().hex}.part")
     temporary.mkdir(parents=True)
     try:
@@ -161,7 +161,8 @@ def unpack(packed: bytes, folder: Path) -> None:
 
 
 def _extract(archive: tarfile.TarFile, folder: Path, *, room: int) -> None:
-    """Extract with limits: `extractall` has a filter for names and links only from Python 3.11.4, and none for sizes."""
+    """Extract at most MAX_FILES files and `room` bytes. tarfile's `extractall` cannot limit sizes, and filters names and links only from
+    Python 3.11.4."""
     written: set[Path] = set()
     for info in archive:
         target = folder / _relative(info)

@@ -40,7 +40,7 @@ LARGE_BYTES = 64 * 1024 * 1024
 ANSWER_S = 5.0
 """Maximum seconds to wait for the sequence of each chunk."""
 ERASED_S = 1.0
-"""Maximum seconds to wait for the sequence of each chunk while chunks are erased, which may be gone already."""
+"""Maximum seconds to wait for the sequence of each chunk while chunks are erased: another replica may have erased some already."""
 MAX_LISTINGS = 3
 """Maximum attempts to list the store; a listing may stall if entries are deleted concurrently."""
 BLOB_NAME = re.compile(r"(?P<task>[a-z0-9-]+)\.v(?P<version>\d+)\.(?P<kind>adapter|checkpoint|batch)-[0-9a-f]+")
@@ -81,7 +81,7 @@ class Blobs:
     """Reads and writes folders in the blob store."""
 
     def __init__(self, bus: Bus, *, silence_s: float = 5.0) -> None:
-        """`silence_s`: maximum time between two entries of a listing."""
+        """`silence_s`: maximum seconds between two entries of a listing."""
         self._js = bus.blobs_context()
         self._chunks_js = bus.blobs_context(answer_s=CHUNK_S)
         self._silence_s = silence_s
@@ -101,7 +101,7 @@ class Blobs:
         return ref
 
     async def put(self, ref: BlobRef, content: bytes | IO[bytes]) -> None:
-        """Store `content` under the name of `ref`, unless it exists; a file is streamed.
+        """Store `content` under the name of `ref`, unless a blob of this name exists; a file is streamed.
 
         Raises: Unavailable if the store does not answer or is full.
         """
@@ -119,11 +119,10 @@ class Blobs:
             raise Unavailable(f"could not store blob {ref.name}: {error}") from None
 
     async def fetch_folder(self, ref: BlobRef, into: Path) -> Path:
-        """Path of the blob's folder, `into`; fetched unless it exists.
+        """Fetch the blob's folder to `into`, unless `into` exists; returns `into`.
 
         Raises: Reject if the blob does not exist, is incomplete, or its size, digest or content is wrong; Unavailable if the store does not
-        answer,
-        or this machine's disk cannot store the folder.
+        answer, or this machine's disk cannot store the folder.
         """
         if await asyncio.to_thread(into.is_dir):
             return into
@@ -149,9 +148,8 @@ class Blobs:
     async def fetch_file(self, name: str, sha256: str, into: Path, *, most_bytes: int) -> None:
         """Write the raw content of a blob to `into`, with constant memory.
 
-        Raises: Reject if the blob does not exist, or is too large, damaged or another one; Unavailable if the store does not answer, or
-        this
-        machine's disk cannot store it.
+        Raises: Reject if the blob does not exist, has more than `most_bytes`, is damaged, or has another digest than `sha256`; Unavailable
+        if the store does not answer, or this machine's disk cannot store the file.
         """
         temporary = into.with_name(f"{into.name}.{uuid.uuid4().hex}.part")
         try:
@@ -169,11 +167,9 @@ class Blobs:
     async def delete(self, name: str) -> None:
         """Delete a blob, if it exists. Raises: Unavailable if the store does not answer.
 
-        nats-py's own `delete` leaves a permanent marker for every name, and a full store does not accept one. The content is deleted first:
-        an
-        interruption leaves a name without content, which counts as absent and can still be deleted. Its bytes are overwritten: a purge
-        would
-        leave them in NATS's files.
+        nats-py's own `delete` leaves a permanent marker for every name, and a full store does not accept a marker. Here the content is
+        deleted first: an interruption leaves a name without content, which counts as absent and can still be deleted. The content's bytes
+        are overwritten: a purge would leave them in NATS's files.
         """
         with unavailable_as(f"delete blob {name}"), suppress(ObjectNotFoundError, NotFoundError):
             info = await (await self._store()).get_info(name, show_deleted=True)
@@ -194,7 +190,7 @@ class Blobs:
         raise TimeoutError(f"the chunks of {info.name} were not all listed, {MAX_LISTINGS} times")
 
     async def forget_deleted(self) -> None:
-        """Delete the markers of blobs that nats-py deleted. Raises: Unavailable if the store does not answer."""
+        """Delete the markers that nats-py's own `delete` has left. Raises: Unavailable if the store does not answer."""
         with unavailable_as("list the blobs"), suppress(NotFoundError):
             for info in await self._entries():
                 if info.deleted:
@@ -222,9 +218,9 @@ class Blobs:
         return [StoredBlob(info.name, info.size or 0, _age_s(info), counts.get(chunk_subject(info), 0) == info.chunks) for info in infos]
 
     async def _entries(self) -> list[ObjectInfo]:
-        """All entries, including markers of deleted ones. Raises: TimeoutError if MAX_LISTINGS listings stall.
+        """All entries, including markers of deleted blobs. Raises: TimeoutError if MAX_LISTINGS listings stall.
 
-        nats-py's own `list` may wait forever if entries are deleted concurrently: no message is then marked as the last.
+        nats-py's own `list` may wait forever if entries are deleted concurrently, because no message is then marked as the last.
         """
         store = await self._store()
         for _ in range(MAX_LISTINGS):
@@ -245,7 +241,8 @@ class Blobs:
         return self._bucket
 
     async def _is_whole(self, info: ObjectInfo) -> bool:
-        """Whether all chunks exist. False after a `put` that got no answer: nats-py stores the name and removes the content."""
+        """Whether all of a blob's chunks exist. False after a `put` without an answer: nats-py has then stored the name, and removed the
+        chunks."""
         return (await self._chunks(info.nuid)).get(chunk_subject(info), 0) == info.chunks
 
     async def _chunks(self, place: str) -> dict[str, int]:

@@ -6,8 +6,8 @@ Delivery is at least once; derived message ids, guarded statements of the schedu
 - Heartbeats (`common/heartbeats.py`) keep a message alive while a handler works; it is acknowledged after its results are published.
   A message redelivered to the process that is still working on it does not start a second time.
 - The handler's exception decides the message's outcome (`errors.py`). While a server is unavailable, messages wait in the process.
-- A message delivered `max_deliveries` times without an answer becomes a dead letter: it may crash the processes that handle it. So does one
-  that failed `max_attempts` times in a process (`Outcomes`); a message that a parked replica hands back has not failed.
+- A message becomes a dead letter after `max_deliveries` deliveries without an answer, because it may crash the processes that handle it;
+  and after `max_attempts` failures in one process (`Outcomes`). A hand-back by a parked replica is not a failure.
 
 Layout: bus (publish, consume) on handling (one message and its delivery history) and pull (requests, leases); stored/ (streams and
 buckets); followed (a bucket's current values); requests (request and reply); accounts (tenants in NATS), clock, metrics; transport/ (the

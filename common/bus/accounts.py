@@ -45,7 +45,7 @@ class Accounts:
         return found.decode() or None
 
     async def _request(self, action: str, subject: str, body: str) -> Any:
-        """`Any`: the server's answer is JSON."""
+        """Send a request; returns the server's answer. `Any`: the answer is JSON."""
         with unavailable_as(action):
             answer = json.loads(await self._ask(subject, body))
         if "error" in answer:

@@ -39,11 +39,11 @@ IDLE_RATIO = 4.0
 FULL = 10077
 """JetStream's error code for a message that exceeds the maximum of its subject, or the bytes of its stream."""
 BYTES = "maximum bytes"
-"""Description of JetStream's error FULL if the stream's bytes were exceeded."""
+"""Text contained in JetStream's error FULL if the stream's bytes were exceeded."""
 TOO_LARGE = 10054
 """JetStream's error code for a message larger than its stream accepts."""
 MAX_IDLE_S = 0.5
-"""Maximum pause between batches: one that took seconds because a server was unavailable must not delay the next for many more."""
+"""Maximum pause between batches in seconds: a batch slowed by an unavailable server must not delay the next by a multiple of its time."""
 
 log = structlog.get_logger()
 
@@ -81,14 +81,14 @@ class Bus:
         until_accepted: bool = False,
         timings: Timings = DEFAULT,
     ) -> "Bus":
-        """Connect, and wait until the server answers; with `until_accepted`, also while it refuses the credentials, which may be corrected
-        meanwhile.
+        """Connect, and wait until the server answers. With `until_accepted`, also wait while the server refuses the credentials or its
+        certificate is refused, because either may be corrected meanwhile.
 
         `url`: one address, or comma-separated addresses of a cluster's nodes; the client uses any that answers and fails over to another.
         `creds`: a key, or its file, if NATS requires one. `insecure`: whether a key may be used without TLS beyond loopback.
         Raises: Fatal if `url` is not an address, the server is too old, the file `creds` is not a key or others can read it, or a file of
-        `tls` cannot be used; and, unless `until_accepted`, if its certificate is refused. KeyRefused, unless `until_accepted`, if the
-        server refuses the credentials.
+        `tls` cannot be used. Without `until_accepted`: also Fatal if the server's certificate is refused, and KeyRefused if the server
+        refuses the credentials.
         """
         return cls(await Connection.open(Server(url, name, creds, insecure, tls), until_accepted=until_accepted, timings=timings))
 
@@ -113,7 +113,7 @@ class Bus:
 
     @property
     def forbidden(self) -> int:
-        """Number of messages and subscriptions that NATS refused this connection's key."""
+        """Number of messages and subscriptions that NATS did not permit this connection's key."""
         return self._connection.forbidden
 
     def blobs_context(self, *, answer_s: float | None = None) -> JetStreamContext:
@@ -123,9 +123,9 @@ class Bus:
     async def declare(
         self, streams: Sequence[Stream] = STREAMS, *, replicas: int = 1, blobs_bytes: int = 0, streams_bytes: int = 0
     ) -> None:
-        """Create or update every stream and bucket; the scheduler's replicas call it at start. Several replicas may run it concurrently.
+        """Create or update every stream and bucket. Each scheduler replica calls this at its start; concurrent calls are safe.
 
-        `replicas`: minimum copies of each in a cluster. `blobs_bytes`: size limit of the blob store; 0 leaves it unchanged.
+        `replicas`: minimum copies of each stream in a cluster. `blobs_bytes`: size limit of the blob store; 0 leaves it unchanged.
         `streams_bytes`: total size limit of all streams, each of which gets its share.
         """
         await self.declarations.declare(streams, replicas=replicas, blobs_bytes=blobs_bytes, streams_bytes=streams_bytes)
@@ -197,9 +197,9 @@ class Bus:
     async def consume_batches(self, consumer: Consumer, handler: BatchHandler, *, max_batch: int, spacing_s: float = 0.0) -> None:
         """Run `handler` for lists of at most `max_batch` messages, one list at a time, until cancelled.
 
-        Lists start at least `spacing_s` apart, or IDLE_RATIO times the last one's handling time if that is longer (with a pause of at most
-        MAX_IDLE_S): a quiet system has no delay, and a busy one gets longer lists, so that one transaction handles more messages.
-        If a list fails, each of its messages is handled separately, so that a bad one affects no other.
+        Lists start at least `spacing_s` apart, and IDLE_RATIO times the last list's handling time (with a pause of at most MAX_IDLE_S).
+        So a quiet system has no delay, and a busy one gets longer lists: one transaction then handles more messages. If a list fails,
+        each of its messages is handled separately, so that a bad message affects no other.
         """
         async with self._pulling(consumer) as pull, asyncio.TaskGroup() as runners:
             tending = runners.create_task(pull.tend())
@@ -222,7 +222,8 @@ class Bus:
                 tending.cancel()
 
     async def _handle_batch(self, pull: Pull, messages: Sequence[Msg], handler: BatchHandler) -> bool:
-        """Whether the whole list was handled. Raises: Fatal from the handler."""
+        """Run the handler for the list; returns False if it failed, or contains a message with too many deliveries. Raises: Fatal from the
+        handler."""
         consumer = pull.consumer
         deliveries = [delivery_of(message) for message in messages]
         if any(delivery.attempt > consumer.max_deliveries for delivery in deliveries):

@@ -31,7 +31,8 @@ class Clock:
                 await self._read(self._timings.max_clock_read_s)
 
     async def read(self) -> None:
-        """Take the first reading, in three attempts; the last accepts an inexact one rather than this host's clock."""
+        """Take the first reading, in at most three attempts. The last attempt accepts a slow and so inexact answer, which is still better
+        than this host's clock."""
         limit_s = self._timings.max_clock_read_s
         for max_s in (limit_s, limit_s, self._timings.answer_timeout_s):
             if await self._connection.retry_until_ready(lambda max_s=max_s: self._read(max_s)):

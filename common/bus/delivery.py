@@ -27,7 +27,7 @@ current_trace: ContextVar[str | None] = ContextVar("trace", default=None)
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A message to publish. `message_id` is derived from its subject matter, so that publishing it twice stores it once."""
+    """A message to publish. `message_id` is derived from the message's subject matter, so that publishing it twice stores it once."""
 
     subject: str
     message: Message
@@ -86,8 +86,8 @@ class Slots:
         self._notify_released()
 
     def close(self) -> None:
-        """Request no more messages until `open`, and withdraw pending requests; until the server has processed that, it may still answer
-        one."""
+        """Request no more messages until `open`, and withdraw pending requests. The server may still answer a request before it has
+        processed the withdrawal."""
         self.are_closed = True
         for _, closed in list(self._watchers):
             closed()
@@ -97,7 +97,7 @@ class Slots:
         self._notify_released()
 
     def on_change(self, released: Callable[[], None], closed: Callable[[], None]) -> Callable[[], None]:
-        """Call `released` at each release of units and on opening, `closed` on closing; returns a function that ends this."""
+        """Call `released` at each release of units and on opening, `closed` on closing. Returns a function that ends these calls."""
         watcher = released, closed
         self._watchers.append(watcher)
         return lambda: self._watchers.remove(watcher)
@@ -108,7 +108,7 @@ class Slots:
 
 
 class GatedSlots(Slots):
-    """Slots of another, behind a gate: for a consumer that is read only while the gate is open. Closed at first."""
+    """Units of other `Slots`, behind a gate: for a consumer that is read only while the gate is open. The gate is closed at first."""
 
     def __init__(self, slots: Slots, taken: Callable[[], None] = lambda: None) -> None:
         """`taken` is called after each unit taken through the gate; it may close the gate before a further message passes."""
@@ -155,5 +155,5 @@ def refuse_oversize(subject: str, body: bytes, headers: Mapping[str, str]) -> No
 
 
 def trace(received: str | None = None) -> str:
-    """W3C trace context: `received`, the current one, or a new one. All messages that follow from one share it."""
+    """W3C trace context: `received`, the current one, or a new one. All messages that result from one message share its context."""
     return received or current_trace.get() or f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"

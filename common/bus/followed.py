@@ -41,7 +41,7 @@ class FollowedBucket(Generic[M]):
         self._is_read = False
         self._obstacle: str | None = None
         self._notified: set[str] = set()
-        """Keys changed since the last reading began: their values are newer than the reading's."""
+        """Keys whose changes were reported since the last reading of the bucket began: the reported values are newer."""
 
     @property
     def known(self) -> Mapping[str, M]:
@@ -49,7 +49,7 @@ class FollowedBucket(Generic[M]):
 
     @property
     def is_current(self) -> bool:
-        """Whether a key missing here is also missing in the bucket."""
+        """Whether a key that is unknown here is certainly missing in the bucket: it was read, and NATS is connected."""
         return self._is_read and self._bus.is_connected
 
     async def read(self) -> None:
@@ -61,7 +61,7 @@ class FollowedBucket(Generic[M]):
         while True:
             watching = asyncio.create_task(self._watch())
             try:
-                while await self._was_notified():
+                while await self._reread():
                     await asyncio.wait([watching], timeout=self._reread_s)
                     if watching.done():
                         watching.result()
@@ -78,8 +78,8 @@ class FollowedBucket(Generic[M]):
             self._notified.add(key)
             self._set(key, value)
 
-    async def _was_notified(self) -> bool:
-        """Read the whole bucket; False if it has changed without a notification, so that it must be followed again."""
+    async def _reread(self) -> bool:
+        """Read the whole bucket; returns False if a change was not reported, so that the bucket must be followed anew."""
         was_read = self._is_read
         try:
             return not await self._read() or not was_read
@@ -88,7 +88,7 @@ class FollowedBucket(Generic[M]):
             return True
 
     async def _read(self) -> set[str]:
-        """Read the whole bucket; returns keys that changed without a notification."""
+        """Read the whole bucket; returns the keys whose changes were not reported."""
         self._notified.clear()
         stored = await self._bus.kv.entries(self._bucket, self._model)
         self._obstacle, self._is_read = None, True

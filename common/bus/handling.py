@@ -1,6 +1,6 @@
 """Handles one message: the outcome is an acknowledgement, a redelivery or a dead letter.
 
-Failures and hand-backs of a message in this process are counted here: NATS counts deliveries, whatever their outcome.
+Failures and hand-backs of a message in this process are counted here, because NATS counts only deliveries, whatever their outcome.
 """
 
 import asyncio
@@ -148,7 +148,7 @@ def _bindings(delivery: Delivery, consumer: Consumer) -> dict[str, str]:
 
 
 KEPT = 10_000
-"""Maximum messages whose history is kept, the newest; another replica may have finished the others."""
+"""Maximum messages whose history is kept. The oldest histories are dropped: another replica may have finished their messages."""
 
 _Key = tuple[str, str, int, datetime]
 """Stream, consumer, sequence in the stream, and time of storage: a restored stream reuses sequences."""
@@ -164,8 +164,8 @@ class DeliveryHistory:
 
 
 class Outcomes:
-    """Delivery histories in memory: after a restart, or in another replica, counts start at 0; `Consumer.max_deliveries` bounds all
-    deliveries."""
+    """Delivery histories in memory. After a restart, or in another replica, counts start at 0; `Consumer.max_deliveries` bounds the
+    deliveries to all processes together."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._pasts: LRUCache[_Key, DeliveryHistory] = LRUCache(kept)
@@ -187,7 +187,7 @@ class Outcomes:
         self._noted(consumer, message).handed_back += 1
 
     def forget(self, consumer: Consumer, message: Msg) -> None:
-        """Drop the history of a message that is done, or a dead letter."""
+        """Drop the history of a message that was handled, or became a dead letter."""
         self._pasts.pop(_key(consumer, message))
 
     def _noted(self, consumer: Consumer, message: Msg) -> DeliveryHistory:

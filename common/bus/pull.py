@@ -21,7 +21,7 @@ from common.streams import Consumer
 HEARTBEATS_PER_LEASE = 5
 """Heartbeats per lease (`Consumer.ack_wait_s`): three may be late or lost."""
 MAX_ACKNOWLEDGEMENT_DELAY_S = 0.02
-"""Maximum seconds that acknowledgements wait to share a packet: alone, one costs both sides as much as a message."""
+"""Maximum seconds that an acknowledgement waits to share a packet with others: a packet costs both sides as much as a message."""
 
 log = structlog.get_logger()
 
@@ -75,7 +75,7 @@ class Pull:
         self._ending = True
 
     async def stop(self) -> None:
-        """Stop requesting, and return the messages that no handler has started."""
+        """Stop requesting, and hand back the messages that no handler has started."""
         self.stop_requesting()
         with suppress(NatsError, OSError, TimeoutError):
             if self._client.is_connected:
@@ -88,12 +88,13 @@ class Pull:
         await self.acknowledge()
 
     async def return_held(self) -> None:
-        """Return all held messages, so that the server delivers them to the next replica that requests some."""
+        """Hand back all held messages, so that the server delivers them to the next replica that requests some."""
         for message in list(self._held.values()):
             await self.redeliver(message, delay_s=0)
 
     async def withdraw(self) -> None:
-        """Cancel the pending requests: the server drops them if nothing subscribes to their replies. Messages already sent still arrive."""
+        """Cancel the pending requests by changing the inbox: the server drops requests whose replies have no subscriber. Messages already
+        sent still arrive."""
         if not self._requested:
             return
         self._requested = 0
@@ -113,11 +114,11 @@ class Pull:
         self._woken.set()
 
     def withdraw_soon(self) -> None:
-        """Withdraw the pending requests, in `tend`: there is no capacity left."""
+        """Make `tend` withdraw the pending requests, because there is no capacity left."""
         self._unwanted.set()
 
     async def receive(self, room: Callable[[], int]) -> list[Msg]:
-        """Wait for at least one message; returns at most `room()`, which is called at each wake-up."""
+        """Wait for messages; returns those that have arrived. `room`: returns the free capacity, up to which messages are requested."""
         while True:
             if self._missing:
                 self._missing = False
@@ -136,7 +137,7 @@ class Pull:
             self._woken.clear()
 
     def take(self) -> list[Msg]:
-        """All messages that have arrived; they are held from now on."""
+        """Take all messages that have arrived; they count as held from now on."""
         found = list(self._arrived)
         self._arrived.clear()
         self._held.update((_identity(message), message) for message in found)
@@ -168,7 +169,8 @@ class Pull:
         self._woken.set()
 
     def _arrive(self, message: Msg) -> None:
-        """Queue the message, unless it is known because its lease ended while NATS was unavailable. The newest delivery is answered."""
+        """Queue the message, unless this process has it already: its lease may have ended while NATS was unavailable. In that case, the
+        known message gets the reply subject of the new delivery."""
         known = self._known.setdefault(_identity(message), message)
         if known is message:
             self._arrived.append(message)

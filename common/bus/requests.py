@@ -117,7 +117,7 @@ class Requests:
             yield listening
 
     async def hear(self, subject: str, take: Callable[[Delivery], Awaitable[None]], listens: Callable[[], None]) -> None:
-        """Call `take` with each live message, until cancelled. For high rates: no other task wakes up for them.
+        """Call `take` with each live message, until cancelled. Suitable for high rates, because no further task has to wake up.
 
         `listens` is called once the subscription is active. Raises: Unavailable, also if the connection is closed; Forbidden; exceptions of
         `take`.
@@ -142,8 +142,8 @@ class Requests:
     async def _subscribed(self, subject: str, call: Callable[[Msg], Awaitable[None]], closed: Callable[[], None]) -> AsyncGenerator[None]:
         """Subscribe for a block. `closed`: called when the connection closes. Raises: Unavailable; Forbidden.
 
-        A key that may create a consumer can have stored messages delivered here regardless of its permissions to publish; they have another
-        subject.
+        Messages with another subject are dropped: a key that may create a consumer can have stored messages delivered to this subject, even
+        if it may not publish here.
         """
 
         async def call_if_sent_here(message: Msg) -> None:

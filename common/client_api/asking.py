@@ -49,9 +49,8 @@ class UnknownNamed(UnknownHere):
 
 
 class Door(Asking):
-    """One user's access to the scheduler over NATS. `tenant`: tenant whose data it reads; None: all, which a server with keys permits only
-    to
-    the operator.
+    """One user's access to the scheduler over NATS. `tenant`: tenant whose data it reads; None: every tenant's, which a server with keys
+    permits only to the operator.
     """
 
     def __init__(self, bus: Bus, url: str, tenant: str | None = None, *, patience_s: float = PATIENCE_S) -> None:
@@ -93,7 +92,7 @@ class Door(Asking):
             await asyncio.sleep(PAUSE.pause_s(attempt))
 
     async def _attempt(self, subject: str, request: Message) -> Delivery | str:
-        """The answer, or the reason why there is none."""
+        """Send the question once; returns the answer, or the reason why there is none."""
         if not self._bus.is_connected:  # or the request would wait for the full answer timeout
             return f"NATS at {self._shown} does not answer"
         try:
@@ -109,8 +108,7 @@ class Door(Asking):
         """Publish a job; its subject names the key of this connection, if it has one.
 
         Raises: ClientError if it is not permitted, or the maximum number of jobs is waiting; Unavailable if NATS did not store it; Reject
-        if it is
-        too large.
+        if it is too large.
         """
         if self.key is not None:
             out = replace(out, subject=streams.sent_by(out.subject, self.key.public))
@@ -126,7 +124,8 @@ class Door(Asking):
             raise TooManyJobs(f"tenant '{tenant}' has as many jobs waiting as may: {most}; send this one again later") from None
 
     async def next_event(self, live: Listening, timeout_s: float) -> Event | None:
-        """The next event; None after `timeout_s` without one, and for invalid messages: on a server without keys any client may publish.
+        """The next event. None after `timeout_s` without one, and for an invalid message, which any client may publish on a server without
+        keys.
 
         Raises: NoAnswer if the connection is closed.
         """
@@ -168,8 +167,8 @@ async def answer_to(
     *,
     first: Sequence[Outgoing] = (),
 ) -> Event:
-    """Publish a job and wait for its answer, an event of the task ("none" for jobs about no task). `first`: jobs to publish before it,
-    each of which may receive the answer. Raises: NoAnswer; ClientError.
+    """Publish the job `out`, and wait for its answer: an event of `task` ("none" for jobs about no task) for which `is_answer` is true.
+    `first`: jobs to publish before `out`; the answer may come after any of them. Raises: NoAnswer; ClientError.
     """
     try:
         async with asyncio.timeout(timeout_s), door.listening(tenant, task) as live:
@@ -215,10 +214,10 @@ def require_accepted(answer: Event) -> None:
 
 
 async def answer_to_submission(door: AnyDoor, out: Outgoing, tenant: str, task: str, *, is_repeated: bool, stored: asyncio.Event) -> Event:
-    """Publish a submission; returns its event, accepted or rejected. `is_repeated`: the id may have been submitted before.
-    `stored`: set once NATS has the job.
+    """Publish a submission; returns the event that answers it, `accepted` or `rejected`. `is_repeated`: the id may have been submitted
+    before; the scheduler answers a submission only once, so an earlier answer counts. `stored`: set once NATS has stored the job.
 
-    The scheduler answers a submission only once: for a repeated one the first answer counts. Raises: NoAnswer; ClientError; Unavailable.
+    Raises: NoAnswer; ClientError; Unavailable.
     """
     async with door.listening(tenant, task) as live:
         before = 0

@@ -46,7 +46,7 @@ async def read_replicas(door: AnyDoor) -> list[ReplicasOf]:
 
 
 async def read_troubles(door: AnyDoor) -> list[TroubleOf]:
-    """Processes of services that do not work; for the operator also those that died within the last hour, with the reason."""
+    """Service processes that do not work; for the operator, also processes that died within the last hour, with the reason."""
     return (await door.ask("replicas", AskDeployment(), ReplicasAnswer)).troubles
 
 
@@ -117,7 +117,8 @@ class Accelerators:
 
 
 def trace_of(executors: Sequence[ExecutorOf], moves: Sequence[MoveOf], tasks: Sequence[TracedTask]) -> Trace:
-    """Trace made of answers. An executor on several accelerators counts on the first; a move has its median and 90th percentile."""
+    """Trace made of the scheduler's answers. Of an executor on several accelerators, only the first counts. The measured times of a move
+    are its median and 90th percentile."""
     tables: dict[str, Executor] = {}
     for one in executors:
         functions = (Function.GENERATE,) if one.service == "rollout" else (Function.TRAIN, Function.SCORE)

@@ -43,7 +43,7 @@ class Unanswered(NoAnswer):
 
 
 class WrongState(ClientError):
-    """The request needs a task that has ended, or one that has not, and the task is in the other state."""
+    """The task is in the wrong state for the request: it has ended, or it has not ended yet."""
 
 
 class WrongQuestion(ClientError):

@@ -72,8 +72,8 @@ async def pages(
     *,
     tenant: str | None = None,
 ) -> AsyncGenerator[M]:
-    """Every page of an answer. `behind`: returns the fields with which the request asks for the page after a given one; None after the
-    last.
+    """Every page of an answer. `behind`: given a page, returns the fields that make the request ask for the next page; None after the last
+    page.
 
     Raises: as `Door.ask`.
     """
@@ -87,12 +87,13 @@ async def pages(
 
 
 def at_cursor(page: Page, field: str = "cursor") -> dict[str, object] | None:
-    """`behind` for an answer with a cursor."""
+    """Argument `behind` of `pages` for an answer with a cursor."""
     return None if page.cursor is None else {field: page.cursor}
 
 
 def after_last(page: Part, numbers: Sequence[int]) -> dict[str, object] | None:
-    """`behind` for an answer that says whether there are more. `numbers`: numbers of its entries; the next page starts after the last."""
+    """Argument `behind` of `pages` for an answer that says whether there are more entries. `numbers`: numbers of the page's entries; the
+    next page starts after the last."""
     return {"after": numbers[-1]} if page.has_more and numbers else None
 
 

@@ -6,8 +6,9 @@ served: earliest eligible virtual deadline first (Stoica and Abdel-Wahab, 1995; 
 competitors wait, each has received its weighted share within one item, whatever the weights.
 
 A competitor that starts to wait gets the resource's virtual time: it has saved no credit, but keeps a debt from an earlier wait.
-Items in service are charged before they are served, which puts that time ahead. So a competitor that submits its next item only after
-the previous one, as a task does with its steps, starts earlier by as much: by at most one item, and not before its own virtual time.
+Items in service are charged before they are served, which puts the resource's virtual time ahead. A competitor that submits each item
+only after the previous one, as a task does with its steps, must not lose by this. So it starts earlier by this lead, but by at most one
+item, and not before its own virtual time.
 Tenants compete by their weights, and a tenant's tasks with equal weights for their tenant's share.
 
 An item is charged an estimate when it is taken, the mean of the task's earlier items, and corrected when it is done, so that several
@@ -23,7 +24,7 @@ T = TypeVar("T")
 SMOOTHING = 0.25
 """Weight of the latest item in the moving average of a competitor's service per item."""
 REMEMBERED = 2
-"""Items that the other competitors must be ahead of an idle one before it is forgotten."""
+"""Lead of the resource's virtual time over that of an idle competitor, in items of the competitor, at which it is forgotten."""
 ROUNDING = 1e-9
 """Relative difference below which two virtual times count as equal."""
 
@@ -81,7 +82,7 @@ class Shares:
             found.time, found.is_waiting = max(found.time, self.now() - min(self._unserved(), found.item_time)), True
 
     def leave(self, name: str, *, is_served: bool) -> None:
-        """End the waiting of `name`; it is forgotten once none of its items is in service and it has no debt."""
+        """End the waiting of `name`. `is_served`: whether items of it are in service; if not, it is forgotten once it has no debt."""
         self.now()
         self._all[name].is_waiting = False
         if is_served:
@@ -106,7 +107,7 @@ class Shares:
         return self._now
 
     def _unserved(self) -> float:
-        """Lead of the virtual time caused by items that are charged and in service."""
+        """Lead of the resource's virtual time that is due to items in service, which are charged but not served yet."""
         waiting = [one for one in self._all.values() if one.is_waiting]
         weights = sum(one.weight for one in waiting)
         return sum(one.charged for one in waiting) / weights if weights else 0.0
@@ -138,7 +139,7 @@ class Shares:
         self._forget()
 
     def correct(self, name: str, charged: float, service: float) -> None:
-        """Replace an item's charge by its actual service; 0: it was not served, and does not change the average."""
+        """Replace an item's charge by its actual service. `service`: 0 if the item was not served; the average then stays unchanged."""
         found = self._all[name]
         found.time += (service - charged) / found.weight
         found.charged -= charged
@@ -207,9 +208,8 @@ class FairQueue(Generic[T]):
         return None if found is None else next(item for item in self._tenants[found.tenant].tasks[found.task].items if fits(item))
 
     def take(self, fits: Callable[[T], bool] = _any) -> tuple[Claimant, T] | None:
-        """Take the next item into service until `done`; None if none may be served now. Items for which `fits` is false are skipped and
-        keep
-        their place.
+        """Take the next item into service until `done`; None if none may be served now. Items for which `fits` is false are skipped, and
+        keep their place.
         """
         claimant = self._first(fits)
         if claimant is None:

@@ -11,11 +11,11 @@ class Beside(Protocol):
     """A named resource that a slot's holder may need in addition to its slot. A claimant has both, or waits without either."""
 
     def want(self, name: str | None) -> None:
-        """Announce the name needed by the claimant whose turn it is."""
+        """Announce the name that the claimant whose turn it is needs; None: it needs none, or there is no such claimant."""
         ...
 
     def fits(self, name: str | None) -> bool:
-        """Whether a claimant may take the resource now; if not, others are served first. No side effect."""
+        """Whether a claimant may take the resource `name` now; if not, other claimants are served first. No side effect."""
         ...
 
     def take(self, name: str | None) -> None: ...
@@ -87,7 +87,7 @@ class FairSlots:
             waiting.turn.set_result(None)
 
     def _has_slot(self, waiting: _Waiting) -> bool:
-        """Whether a free slot is available to the tenant."""
+        """Whether the tenant may take a free slot: the last `kept` are reserved."""
         return self._queue.running < self._total - self._kept or self._queue.running_of(waiting.tenant) < self._kept
 
     def _may_begin(self, waiting: _Waiting) -> bool:

@@ -1,7 +1,7 @@
-"""Limits of users' request bodies, checked on their bytes before any value is built; and of models, before each wrong field is an error.
+"""Limits of users' request bodies, checked on their bytes before any value is built; and of models, before an error is made per field.
 
-One byte of a body may become a hundred in memory, and microseconds of the event loop: an empty array of MessagePack, an element of JSON, a
-length claimed by a header. So values are counted, at the speed of `bytes.count` if the format permits it.
+One byte of a body may take a hundred bytes of memory, and microseconds of the event loop: for example an empty array of MessagePack, an
+element of JSON, or a length that a header claims. So values are counted, at the speed of `bytes.count` if the format permits it.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ MAX_DIGITS = 400
 """Maximum digits of a number: parsing time grows with the square of their number, and no float needs as many."""
 _NINES = bytes.maketrans(b"012345678", b"9" * 9)
 MESSAGE_DIGITS = 19
-"""Maximum digits of a number in a message, or one more for the largest values (`gateway_svc/bodies.py`)."""
+"""Digits from which a number may be too large for a message; the largest permitted ones have 19 or 20 (`gateway_svc/bodies.py`)."""
 _FRACTIONS = (b".", b"e", b"E")
 """Characters found only in numbers with fractions, or in `true` and `false`."""
 _PACKED_FIXED = {
@@ -46,9 +46,9 @@ _PACKED_SIZED = {
     0xDA: (2, 0),
     0xDB: (4, 0),
 }
-"""First byte → bytes of the length after it, and of a type: bytes, extensions, texts."""
+"""First byte → size of the length after it, and of the type after that, in bytes; for bytes, extensions and texts."""
 _PACKED_NESTED = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
-"""First byte → bytes of the count after it, and values per entry: arrays and maps."""
+"""First byte → size of the count after it in bytes, and values per entry; for arrays and maps."""
 
 
 class OutOfBounds(ValueError):
@@ -59,8 +59,8 @@ class JsonScan:
     """Counts the values of a JSON text fed in parts. Invalid JSON is counted up to its first error, and may pass."""
 
     def __init__(self, max_values: int = MAX_VALUES, max_ids: int = 0) -> None:
-        """`max_ids`: maximum of additional whole numbers. Texts, arrays, objects and fractions take longer to parse, and count as
-        values."""
+        """`max_ids`: maximum whole numbers in addition to `max_values`. Texts, arrays, objects and fractions take longer to parse, and so
+        count against `max_values` alone."""
         self._max_values = max_values
         self._max_ids = max_ids
         self._values = 0
@@ -138,7 +138,7 @@ def check_packed(body: bytes, max_values: int = MAX_VALUES, max_depth: int = MAX
 
 
 def _packed(body: bytes, at: int) -> tuple[int, int, int]:
-    """Position after one value; for an array or map: position after its header, number of entries, and values per entry."""
+    """Position after a value (for an array or map: after its header), its number of entries, and values per entry (both 0 for others)."""
     first = body[at]
     if first < 0x80 or first >= 0xE0:
         return at + 1, 0, 0
@@ -184,7 +184,7 @@ class Few(GroupedMetadata):
 
 
 class FewEntries(BaseModel):
-    """A model that names each unknown field, up to MAX_UNKNOWN of them."""
+    """A model that refuses more than MAX_UNKNOWN unknown fields with a single error; fewer are named one by one."""
 
     @model_validator(mode="before")
     @classmethod

@@ -86,7 +86,7 @@ def parse_object(line: bytes) -> Row | None:
 
 
 def offsets(lines: Iterator[bytes]) -> Iterator[int]:
-    """Byte offsets of the lines that are not empty, of a file iterated by lines."""
+    """Byte offsets of a file's lines that are not empty. `lines`: the file, iterated by lines."""
     place = 0
     for line in lines:
         if line.removeprefix(BOM_UTF8).strip():

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 MISSING = -(2**31)
 """Value for a stage that has not ended."""
 RECORD = np.dtype([("version", "<i4"), ("admitted_s", "<f8"), ("ms", "<i4", (5,))])
-"""A step, in 32 bytes: the version that it made; the Unix time at which its first group was admitted; and milliseconds after that, when
-the last group was sampled, the batch was formed, the trainer started, it ended (these two by its own clock), and the task got the version.
+"""A step in 32 bytes: the version that it made, the Unix time at which its first group was admitted, and milliseconds from then until five
+moments: the last group was sampled, the batch was formed, the trainer started, the trainer ended, and the task got the version. The
+trainer's two moments are by its own clock.
 """
 
 

@@ -12,7 +12,7 @@ LINE_SEPARATORS = "\x85\u2028\u2029"
 MAX_SHOWN_CHARS = 40
 """Maximum characters of the text that an error quotes."""
 MAX_DIGITS = 4300
-"""Maximum digits, Python's own (`sys.set_int_max_str_digits`); Python's error would name one of its functions."""
+"""Maximum digits of a whole number: Python's own limit (`sys.set_int_max_str_digits`). Its error would name this function to a user."""
 TOO_LONG = f"a whole number has more than {MAX_DIGITS} digits"
 
 
@@ -37,7 +37,7 @@ def read(text: str) -> JsonValue:
 
 
 def finite(digits: str) -> float:
-    """The number. Raises: ValueError if it is not finite, which JSON cannot express."""
+    """The number that `digits` denote. Raises: ValueError if it is not finite, which JSON cannot express."""
     number = float(digits)
     if not math.isfinite(number):
         raise ValueError(f"{digits[:MAX_SHOWN_CHARS]} is too large")

@@ -15,7 +15,8 @@ T = TypeVar("T")
 
 
 class TomlFileError(Exception):
-    """A predicate without the file's name ("is not UTF-8 (…)"), because a service's users must not see its paths."""
+    """A file is invalid. The text is a predicate without the file's name ("is not UTF-8 (…)"), because a service's users must not see its
+    paths."""
 
 
 def read_toml(text: str) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def read_toml(text: str) -> dict[str, Any]:
 
 
 def read_tables(path: Path, tables: TypeAdapter[dict[K, T]], *, only: Sequence[str] = (), without: Sequence[str] = ()) -> dict[K, T]:
-    """Tables of `path` by name. `only`: names to read, if any; `without`: names to skip.
+    """Tables of `path` by name. `only`: names to read; empty: all. `without`: names to skip.
 
     Raises: TomlFileError, naming the invalid field.
     """

@@ -43,7 +43,7 @@ VARIABLE = described(r"^[A-Za-z_][A-Za-z0-9_]{0,63}$", "a name of letters, digit
 
 
 def complaints(error: ValidationError, *, quoting: bool = True) -> list[str]:
-    """One sentence per invalid field. `quoting`: whether it may show the given value, which may be a secret or a user's prompt."""
+    """One sentence per invalid field. `quoting`: whether sentences may show the given value, which may be a secret or a user's prompt."""
     return [f"{field}: {reason}" if field else reason for field, reason in wrong_fields(error.errors(), quoting=quoting)]
 
 
@@ -74,7 +74,7 @@ def field_of(place: Sequence[int | str]) -> str:
 
 
 def _reason(branches: Mapping[str, ErrorDetails], *, quoting: bool) -> str:
-    """Reason of a field. `branches`: description of accepted values, by type → its error."""
+    """Reason why a field is invalid. `branches`: for each type that it may have, a description of accepted values → the type's error."""
     alone = len(branches) == 1
     detail = next((one for one in branches.values() if one["type"] in ("too_short", "too_long")), next(iter(branches.values())))
     first, *others = [one if alone else AMONG_OTHERS.get((one, of["type"]), one) for one, of in branches.items()]
@@ -130,8 +130,8 @@ def _words_of(pattern: str) -> str:
     return words if without == pattern else f"empty, or {words}"
 
 
-def _unquoted(context: Context) -> str:
-    """Name of the field that selects the type."""
+def _tag_field(context: Context) -> str:
+    """Name of the field that selects the type of a union, without quotation marks."""
     return str(context["discriminator"]).strip("'")
 
 
@@ -160,7 +160,7 @@ AMONG_OTHERS = {
     (NOT_EMPTY, "string_too_short"): "must be a text that is not empty",
     (NOT_EMPTY, "too_short"): "must be a list that is not empty",
 }
-"""Description and error type → description to use when the value may have other types too."""
+"""Description and error type → description to use instead if the value may also have other types."""
 WHOLE, NUMBER, TRUTH, TEXT, LIST, OBJECT = (
     "must be a whole number",
     "must be a number",
@@ -201,8 +201,8 @@ WITH_CONTEXT: dict[str, Callable[[Context], str]] = {
     "bytes_too_long": _counted("max_length", "byte", "bytes", "fewer"),
     "too_short": _counted("min_length", "entry", "entries", "more"),
     "too_long": _counted("max_length", "entry", "entries", "fewer"),
-    "union_tag_invalid": lambda context: f"{_unquoted(context)} must be one of {context['expected_tags']}, not {_shown(context['tag'])}",
-    "union_tag_not_found": lambda context: f"needs the field {_unquoted(context)}",
+    "union_tag_invalid": lambda context: f"{_tag_field(context)} must be one of {context['expected_tags']}, not {_shown(context['tag'])}",
+    "union_tag_not_found": lambda context: f"needs the field {_tag_field(context)}",
     "json_invalid": lambda context: f"is not JSON: {context['error']}",
 }
 """Error types whose description contains a limit, a pattern or names."""

@@ -1,7 +1,7 @@
 """Graders of tasks: OpenAI's `string_check`, `text_similarity`, `python` and `multi`, parsed and checked. Pure.
 
-Layout    specs.py parses a grader, and the formula that `multi` computes; templates.py its `{{item.field}}`
-          `env_svc/files/` runs them
+Layout    specs.py parses a grader, and the formula that `multi` computes; templates.py fills placeholders such as `{{item.field}}`
+          `env_svc/files/` runs graders
 """
 
 from common.graders.specs import (

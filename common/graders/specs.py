@@ -38,10 +38,10 @@ ONE_ARGUMENT = frozenset(FUNCTIONS) - {"min", "max"}
 
 
 class Formula:
-    """`0.8 * exact + 0.2 * max(near, 0)`: numbers, names, + - * / ^, and the functions of FUNCTIONS."""
+    """A formula such as `0.8 * exact + 0.2 * max(near, 0)`, of numbers, names, + - * / ^, and the functions of FUNCTIONS."""
 
     def __init__(self, text: str, names: frozenset[str]) -> None:
-        """`names`: of the values. Raises: ValueError if `text` is not a valid formula."""
+        """`names`: names of values that the formula may use. Raises: ValueError if `text` is not a valid formula."""
         if len(text) > MAX_CHARS:
             raise ValueError(f"a formula has at most {MAX_CHARS} characters")
         try:
@@ -174,7 +174,7 @@ VariableName = Annotated[str, Field(pattern=VARIABLE)]
 class MultiGrader(_Grader):
     type: Literal["multi"]
     graders: dict[VariableName, SimpleGrader] = Field(min_length=1, max_length=MAX_GRADERS)
-    """Graders by their names in the formula. A single grader without a name in the formula uses its own."""
+    """Graders by their names in the formula. A single grader may be given without such a name; its own name is then used."""
     calculate_output: str
 
     @model_validator(mode="before")

@@ -102,7 +102,7 @@ def _text(place: str, item: Mapping[str, Any], sample: Sample) -> str:
 
 
 def _followed(value: Any, steps: list[str | int]) -> Any:
-    """`Any`: JSON."""
+    """The part of `value` at the path `steps`; _NOTHING if it is missing. `Any`: JSON."""
     for step in steps:
         if isinstance(step, str) and isinstance(value, dict):
             value = value.get(step, _NOTHING)

@@ -1,6 +1,6 @@
-"""Home queues, on a replica's side: the messages it takes in a pool with several named replicas (docs/pools.md).
+"""Home queues: which queues a replica reads in a pool with several named replicas (docs/pools.md).
 
-Each such replica has a queue of its own, for keys whose home it is, besides the pool's queue, which all of them read.
+All these replicas read the pool's queue. In addition, each has a queue of its own, for tasks whose home it is.
 
     reading.py  decides when a replica takes from another's queue, from the ages of messages there and the replicas' reports
     queues.py   reads the pool's queue, its own, and those that it takes from

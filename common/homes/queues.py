@@ -1,6 +1,6 @@
 """Queues that a named replica reads: the pool's, its own, and others' as `reading.py` decides.
 
-A consumer of another's queue exists all the time, behind a gate: closing it withdraws requests, and started messages continue.
+The consumer of another replica's queue exists all the time, behind a gate. Closing the gate withdraws requests; started messages continue.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ LOOK_S = 0.25
 REPORTS_S = REPLICA_TTL_S / 4
 """Seconds between checks of the present replicas, and of a busy or parked replica's checks of others' queues."""
 AT_HOME_S = 600.0
-"""Seconds after its last message in a replica's own queue for which a task counts as at home there."""
+"""Seconds for which a task counts as at home on a replica after the task's last message in the replica's own queue."""
 CONSUMERS: dict[str, Callable[[str], Consumer]] = {"rollout": streams.rollout_samples, "trainer": streams.trainer_batches}
 
 log = structlog.get_logger()
@@ -67,8 +67,9 @@ class Queues:
         *,
         start_s: float = REPLICA_TTL_S,
     ) -> None:
-        """`others`: names of the pool's other replicas. `slots`: closed while this replica is parked. `move_s`: seconds that it costs to
-        serve a task elsewhere once. `start_s`: seconds from now for which other replicas may still be starting.
+        """`others`: names of the pool's other replicas. `slots`: closed while this replica is parked. `move_s`: returns the cost in seconds
+        of serving a task once away from its home. `max_wait_s`: as in Patience. `start_s`: seconds from now for which other replicas may
+        still be starting.
         """
         consumer_of = CONSUMERS[me.service]
         self._bus = bus
@@ -77,14 +78,14 @@ class Queues:
         self._move_s = move_s
         self._max_wait_s = max_wait_s
         self.own = (consumer_of(me.pool), consumer_of(streams.queue(me.pool, me.name)))
-        """Consumers of the pool's queue, and of its own."""
+        """Consumers of the pool's queue, and of this replica's own."""
         self._others = [_Other(each, consumer_of(streams.queue(me.pool, each)), GatedSlots(slots, self._end_help)) for each in others]
         self._starting_until_s = time.monotonic() + start_s
         self.reads_own = False
-        """Whether the consumer of its own queue is declared."""
+        """Whether the consumer of this replica's own queue is declared."""
         self._reports: list[ReplicaReport] = []
         self._last_s: dict[str, float] = {}
-        """This process's monotonic time of the last message in its own queue, by task."""
+        """This process's monotonic time of the last message in this replica's own queue, by task."""
 
     @property
     def consumers(self) -> list[Consumer]:
@@ -93,7 +94,7 @@ class Queues:
 
     @property
     def taken_over(self) -> list[Consumer]:
-        """Consumers of queues of replicas that cannot serve, whose messages this replica takes over."""
+        """Consumers of the queues that this replica has taken over, because their replicas cannot serve them."""
         return [other.consumer for other in self._others if other.taking is Taking.OVER]
 
     def ages(self, consumer: Consumer) -> Ages:
@@ -107,7 +108,8 @@ class Queues:
     async def consume(self, handler: Handler, *, max_pull: int = 64) -> None:
         """Run `handler` as `Bus.consume` does, for each message of these queues, until cancelled.
 
-        The pool's queue is read without waiting for the others: NATS permits only it if the service's key is older than the pools file.
+        The pool's queue is read even while the others cannot be: NATS permits no other queue if the service's key is older than the pools
+        file.
         """
         pools, own = self.own
 
@@ -133,7 +135,8 @@ class Queues:
         await self._bus.consume(other.consumer, handler, other.slots, max_pull=1)
 
     def _end_help(self) -> None:
-        """Stop helping at the first message taken from another's queue: its owner may take the next, until this replica is idle again."""
+        """Stop helping once a message was taken from another's queue. The queue's owner may take the next one; this replica helps again
+        when it is idle."""
         for other in self._others:
             if other.taking is Taking.HELP:
                 self._take(other, Taking.NOTHING)

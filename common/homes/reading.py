@@ -1,13 +1,13 @@
 """Decides when a replica takes messages from the queue of another replica of its pool, from the ages of messages there. Pure.
 
-Every queue needs a reader, and a message that would wait longer than moving its key takes should be moved. Three rules:
+Every queue needs a reader, and a message should be moved if it would wait longer than moving its task takes. Three rules for a queue:
 
-    taken over  the other is gone or faulty, or its oldest message has waited longer than the maximum; until it is awake, or
-                nothing has waited there for as long. Such messages wake a parked replica
+    taken over  its replica is gone or faulty, or its oldest message has waited longer than the maximum. This lasts until its replica is
+                awake, or no message has waited there for the maximum time. Messages of such a queue wake this replica if it is parked
     helped      this replica is awake and idle, and the oldest message there has waited longer than a move costs
     left alone  otherwise
 
-Waiting for as long as a move costs, and then moving, costs at most twice the optimum with foresight.
+To wait for as long as a move costs, and then to move, costs at most twice the optimum with foresight.
 """
 
 from collections import deque
@@ -36,7 +36,7 @@ class Sibling:
     """Whether a process reports under its name, and is not faulty."""
     is_awake: bool
     waits_s: float
-    """Seconds for which the oldest message in its queue that no process has started has waited; 0 without any."""
+    """Seconds that the oldest message in its queue has waited, of those that no process has started; 0 without any."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Patience:
 
 
 def taking(sibling: Sibling, before: Taking, quiet_s: float, patience: Patience, *, is_idle: bool) -> Taking:
-    """Decide what to take from the sibling's queue. `before`: the previous decision. `quiet_s`: seconds since messages last waited
-    there."""
+    """Decide whether to take messages from the sibling's queue. `before`: the previous decision. `quiet_s`: seconds since messages last
+    waited there."""
     if not sibling.is_able or sibling.waits_s > patience.max_wait_s:
         return Taking.OVER
     if before is Taking.OVER and not sibling.is_awake and quiet_s < patience.max_wait_s:
@@ -62,7 +62,8 @@ def taking(sibling: Sibling, before: Taking, quiet_s: float, patience: Patience,
 class Ages:
     """Ages of messages that no process has started, derived from NATS's counts alone: queues are first in, first out.
 
-    A message that was started and handed back waits from then on. NATS redelivers it before all others, which starts no other message.
+    A message that was started and handed back waits from its hand-back on. NATS redelivers it before all others, so this delivery does
+    not mean that another message was started.
     """
 
     def __init__(self) -> None:
@@ -76,8 +77,8 @@ class Ages:
         return min((each for each in (self._arrived.first_s, self._returned.first_s) if each is not None), default=None)
 
     def look(self, now_s: float, *, pending: int, kept: int, delivered: int) -> None:
-        """Update. `pending`: messages never delivered; `kept`: delivered ones that no process has started; `delivered`: deliveries so
-        far."""
+        """Update the ages by NATS's counts. `pending`: messages never delivered. `kept`: delivered messages that no process has started.
+        `delivered`: deliveries so far."""
         deliveries = 0 if self._delivered is None else max(0, delivered - self._delivered)
         fewer, self._kept, self._delivered = self._kept - kept, kept, delivered
         if deliveries + fewer < 0:

@@ -1,4 +1,4 @@
-"""Answers to orders, sent in order until NATS has stored them; the reconciler does not wait for that."""
+"""Answers to orders. They are sent in sequence, and resent until NATS has stored them; the reconciler does not wait for that."""
 
 import asyncio
 from collections import deque
@@ -36,14 +36,14 @@ class Outcome:
     freed_bytes: int | None = None
     failure: str | None = None
     lacks_memory: bool | None = None
-    """For a failure: whether memory was lacking."""
+    """Whether a failed wake lacked memory; None for other outcomes."""
     reports_work: bool = False
     """Whether the answer includes the work done since the wake."""
 
 
 async def death_before(context: ExecutorContext) -> str | None:
-    """Cause of death of this executor's previous process, as recorded in NATS (`common/messages/lives.py`); None if it was ordered to
-    end."""
+    """Cause of death of this executor's previous process, as recorded in NATS (`common/messages/lives.py`); None if the process was ordered
+    to end, or the cause is unknown."""
     with suppress(Retry, Reject):
         life = await context.bus.kv.get(HISTORY_BUCKET, life_key(context.me.service, context.me.replica), ProcessLife)
         return (life.cause or None) if life is not None else None

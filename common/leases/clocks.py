@@ -6,8 +6,8 @@ from common.streams import CLOCKS_BUCKET
 
 
 class PoolClocks:
-    """Current pool times; NATS's time for a pool that was never parked. `read` must precede the first message whose deadline is
-    compared."""
+    """Current times of pools; NATS's time for a pool that was never parked. Call `read` before the first comparison with a message's
+    deadline."""
 
     def __init__(self, bus: Bus, *, reread_s: float = REREAD_S) -> None:
         self._bus = bus

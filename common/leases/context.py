@@ -18,7 +18,7 @@ MEMORY_WAIT_S = 10.0
 
 
 async def no_driver() -> int | None:
-    """Free bytes of a device without a driver: None, unknown."""
+    """Default of `free_bytes`, for a device without a driver: None, which means unknown."""
     return None
 
 
@@ -51,9 +51,9 @@ class ExecutorContext:
     locks: Locks
     tally: Tally
     budget_bytes: int
-    """Bytes on the device for all its executors together."""
+    """Bytes that all executors of the device may use together."""
     fence_tier: Tier = Tier.HOST
-    """Tier into which it parks itself without a confirmed lease."""
+    """Tier into which the executor parks itself if its lease is not confirmed in time."""
     history: History = field(default_factory=History)
     watchdog: Watchdog = field(default_factory=Watchdog)
     free_bytes: Callable[[], Awaitable[int | None]] = no_driver

@@ -40,9 +40,8 @@ class LeasedExecutor:
         show: Callable[[bool], None] = lambda _: None,
         siblings: Queues | None = None,
     ) -> None:
-        """`consumers`: its queues. `has_siblings`: whether other executors share them. `show` is called at each change with whether it is
-        awake.
-        `siblings`: as in Reading.
+        """`consumers`: its queues. `has_siblings`: whether other executors share them. `siblings`: as in Reading. `show`: called at each
+        change of state; its argument says whether the executor is awake.
         """
         self._watchdog = context.watchdog
         self._show = show
@@ -94,8 +93,8 @@ class Placed:
     def reading(
         self, bus: Bus, slots: Slots, handler: Handler, *, move_s: Callable[[], float], max_pull: int = 64
     ) -> tuple[Reading, Coroutine[Any, Any, None]]:
-        """Queues that it reads, and a run of `handler` for each of their messages; the pool's queue alone if its pool is on no other
-        accelerator. Arguments: as of `Bus.consume` and in `Queues`."""
+        """Queues that the executor reads, and a coroutine that runs `handler` for each message in them. Only the pool's queue if its pool
+        is on no other accelerator. Arguments: as in `Bus.consume` and `Queues`."""
         if self.siblings:
             me = Member(self.me.service, self.me.pool, self.me.accelerator, self.me.replica)
             queues = Queues(bus, me, self.siblings, slots, move_s, self.accelerator.max_wait_s)
@@ -108,7 +107,7 @@ class Placed:
         return Locks(accelerators_dir / self.me.accelerator, self.me.executor)
 
     def cores_to_leave(self, cores: Collection[int]) -> tuple[frozenset[int], ...]:
-        """Candidate sets of cores for `leave`, best first: all shared ones, or its own, `cores`.
+        """Arguments `choices` of `process.leave`, best first: all shared cores, or only `cores`, the executor's own.
 
         Empty for an executor of a GPU: its engine is spawned, and inherits the affinity of the thread that starts it.
         """
@@ -141,7 +140,7 @@ def leased_executor(
     data_dir: Path,
     show: Callable[[bool], None],
 ) -> LeasedExecutor:
-    """Assemble the executor. Call before `executable` uses the device. `locks`: its own."""
+    """Assemble the executor. Call this before `executable` uses the device. `locks`: as returned by `Placed.locks`."""
     me, accelerator = where.me, where.accelerator
     context = ExecutorContext(
         bus=bus,
@@ -159,7 +158,7 @@ def leased_executor(
 
 
 def budget_bytes(accelerator: Accelerator) -> int:
-    """Bytes on the device for all its executors. Raises: Fatal if neither the pools file nor the driver gives the size."""
+    """Bytes that all executors of the accelerator may use on its device. Raises: Fatal if neither pools file nor driver gives the size."""
     if accelerator.memory_gib is not None:
         return int(accelerator.memory_gib * GIB)
     return int(DEVICE_SHARE * driver_memory(accelerator.device).total_bytes)

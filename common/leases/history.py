@@ -14,7 +14,7 @@ from common.accelerators import Tier, WorkDone
 
 MIN_LIMIT_S = 30.0
 FACTOR = 10.0
-"""Multiple of the 90th percentile of its kind after which a move counts as hung."""
+"""Multiple of the 90th percentile of a kind's durations after which a move of that kind counts as hung."""
 UNKNOWN_LIMIT_S = 600.0
 """Time limit in seconds for a kind of move that has never finished here, such as a large model's first start."""
 KEPT = 50
@@ -47,7 +47,7 @@ class History:
 
     @property
     def operation_s(self) -> float | None:
-        """Maximum of the stored means, including earlier processes'; None before the first."""
+        """Maximum of the stored mean durations, those of earlier processes included; None before the first."""
         return max(self._seconds.get(OPERATION, ()), default=None)
 
     def _add(self, kind: str, seconds: float) -> None:
@@ -85,7 +85,7 @@ class Measured(Protocol):
 
 
 class Tally:
-    """Accumulates the results of a Parkable's `taken`, whose only caller it is."""
+    """Sums of the results of a Parkable's `taken`. No other code may call `taken`."""
 
     def __init__(self, executable: Measured) -> None:
         self._executable = executable

@@ -1,8 +1,9 @@
 """The lease of an accelerator in NATS: permits one executor to compute there.
 
-It is one entry of the bucket `leases`, changed by compare-and-set only, and taken by an executor that holds compute.lock (`locks.py`).
-It names the lock under which its holder computes. The executor that holds this lock takes over an entry of an older epoch, whose holder
-has lost the lock and so computes nothing. For any other entry it waits until the holder deletes it, or it expires.
+A lease is one entry of the bucket `leases`, changed by compare-and-set only. To take it, an executor must hold compute.lock (`locks.py`).
+The entry names the lock under which the lease's holder computes. An executor that has this lock, and an order of a newer epoch, replaces
+the entry: the former holder has lost the lock, and so computes nothing. Otherwise the executor waits until the holder deletes the entry,
+or the entry expires.
 """
 
 import asyncio
@@ -86,7 +87,7 @@ class LeaseHolder:
         return True
 
     async def release(self) -> None:
-        """Delete the lease, if this process holds it. If NATS is unreachable, it expires."""
+        """Delete the lease, if this process holds it. If NATS is unreachable, the lease expires later."""
         async with self._changing:
             held, self._held, self._is_lost = self._held, None, False
             if held is None or not self._bus.is_connected:
@@ -121,7 +122,7 @@ class LeaseHolder:
                 await self._look_again(held)
 
     async def _look_again(self, held: _Held) -> None:
-        """Reread the entry after a revision conflict: a renewal's answer was lost, it expired, or another process holds it."""
+        """Reread the entry after a revision conflict: a renewal's answer was lost, the lease expired, or another process holds it."""
         sent_s = self._clock()
         try:
             found = await self._bus.kv.find(LEASES_BUCKET, self._me.accelerator, Lease)
@@ -152,7 +153,7 @@ class LeaseHolder:
         return await self._bus.kv.replace(LEASES_BUCKET, me.accelerator, lease, revision=revision)
 
     def _may_replace(self, theirs: Lease, epoch: int) -> bool:
-        """Whether this process holds the lock that the entry's holder needs to compute, and has a newer order."""
+        """Whether this process has a newer order than the entry, and holds the lock that the entry's holder needs to compute."""
         return theirs.epoch < epoch and self._locks.computes and theirs.lock is not None and theirs.lock == self._locks.identity
 
     def _is_mine(self, lease: Lease) -> bool:

@@ -3,9 +3,9 @@
     compute.lock        exclusive while an executor is awake, or moves its state
     <executor>.memory   exclusive while that executor has anything on the device; content: its bytes
 
-A lock (flock(2)) belongs to an open file. Forked processes share it, and the kernel frees it when the last of them has died. So an entry
-counts exactly as long as a process lives that may have the memory, and an engine that outlives its parent keeps both locks.
-Spawned processes share it if `Locks.descriptors` are passed to them, as `rollout_svc/engine/start.py` does; otherwise they do not.
+A lock (flock(2)) belongs to an open file. Forked processes share the lock, and the kernel frees it when the last of them has died. So a
+memory entry counts exactly as long as a process lives that may have the memory, and an engine that outlives its parent keeps both locks.
+Spawned processes share a lock only if `Locks.descriptors` are passed to them, as `rollout_svc/engine/start.py` does.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ COMPUTE = "compute.lock"
 MEMORY = ".memory"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 DIGITS = 20
-"""Digits of an entry, fixed so that each write replaces the previous one completely."""
+"""Digits of a memory entry: a fixed number, so that each write replaces the previous one completely."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Locks:
         self.computes = False
         """Whether this executor holds compute.lock."""
         self.is_entered = False
-        """Whether its memory entry is locked: it has, or may have, state on the device."""
+        """Whether this executor's memory entry is locked, because it has, or may have, state on the device."""
 
     @property
     def descriptors(self) -> tuple[int, int]:
@@ -72,9 +72,9 @@ class Locks:
         self.computes = False
 
     def reserve(self, size: int, budget: int) -> str | None:
-        """Enter `size` bytes for this executor if all entries together stay within `budget`; else returns the reason.
+        """Enter `size` bytes for this executor if all entries together stay within `budget`. Returns None, or the reason if they would not.
 
-        Only for the holder of compute.lock: others' entries can only shrink meanwhile. Raises: Fatal if the entry cannot be written.
+        Only for the holder of compute.lock, during which others' entries can only shrink. Raises: Fatal if the entry cannot be written.
         """
         assert self.computes
         if not self.is_entered and not _lock(self._memory):

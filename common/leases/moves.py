@@ -1,7 +1,7 @@
 """Moves an executor's state between tiers: finds room for it on the device, and ends this process if a move hangs.
 
-State moves only under compute.lock, even a parked executor's, which takes the lock for the move. An executor that waits for room never
-holds the lock, because the executors that must make room need it.
+State moves only under compute.lock; a parked executor takes the lock for the move. An executor that waits for room never holds the lock,
+because the executors that must make room need it.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from common.leases.memory import private_bytes
 from common.resilience import crashpoints
 
 OTHERS_FIRST_S = 0.25
-"""Seconds without others' moves before a wake is retried that lacked memory at the last attempt: others are ordered a tier deeper for
-it."""
+"""Seconds without other executors' moves before a wake that lacked memory is retried: they are ordered into deeper tiers to make room."""
 DRAIN_FACTOR = 10.0
-"""Multiple of its usual duration after which an operation that an order to park waits for counts as hung."""
+"""Multiple of an operation's usual duration after which it counts as hung, while a park waits for it."""
 DRAIN_LIMIT_S = 600.0
-"""Seconds after which such an operation counts as hung if none has ended yet, in this process or an earlier one."""
+"""Seconds after which an operation counts as hung, while a park waits for it, if no operation has ended yet: neither in this process nor in
+an earlier one."""
 
 
 class NoRoom(Exception):
@@ -40,7 +40,7 @@ class Room:
     async def take(self) -> bool:
         """Try to take compute.lock and to enter this executor's bytes; returns whether it has both. Without room it releases the lock.
 
-        Raises: NoRoom if there was none for `memory_wait_s`, and no executor computed or moved.
+        Raises: NoRoom if there was no room for `memory_wait_s` seconds, in which no executor computed or moved.
         """
         context, locks = self._context, self._context.locks
         shortage = None if locks.computes else locks.shortage(context.executable.device_bytes, context.budget_bytes)
@@ -58,11 +58,11 @@ class Room:
         return False
 
     def enter(self) -> str | None:
-        """Enter the bytes that it needs now; returns the reason if there is no room besides others' entries."""
+        """Enter the bytes that the executor needs now. Returns None, or the reason if they do not fit beside others' entries."""
         return self._context.locks.reserve(self._context.executable.device_bytes, self._context.budget_bytes)
 
     async def _enter_before_wake(self) -> str | None:
-        """As `enter`, and also checks the driver's free memory. Held under the lock, because querying the driver starts a program."""
+        """As `enter`, but also check the driver's free memory. Called only with compute.lock, because the query starts a program."""
         context, need = self._context, self._context.executable.device_bytes
         if (shortage := self.enter()) is not None:
             return shortage
@@ -90,13 +90,12 @@ class Moves:
         return await self._move("wake", Tier.DEVICE, self._context.executable.wake())
 
     async def close(self) -> None:
-        """Drop a state that must not be used; the next wake makes a new one."""
+        """Drop the executor's state, which must not be used; the next wake makes a new one."""
         await self._move("park", Tier.NONE, self._context.executable.park(Tier.NONE, 0.0))
 
     async def park(self, tier: Tier, drain_s: float | None, *, ends_slice: bool) -> tuple[float, int | None]:
-        """Park; returns seconds of the move, and bytes of private memory that it freed (None for a move to the device, which frees none).
-
-        `ends_slice`: whether it was awake.
+        """Park; returns seconds of the move, and bytes of private memory that it freed. The bytes are None if unknown, and for the tier
+        `device`, which frees none. `ends_slice`: whether the executor was awake.
         """
         context = self._context
         crashpoints.reached("lease_before_park")
@@ -120,7 +119,7 @@ class Moves:
         return DRAIN_FACTOR * usual_s if usual_s else DRAIN_LIMIT_S
 
     async def _move(self, name: str, tier: Tier, move: Coroutine[Any, Any, float | None], allowed_s: float = 0.0) -> float:
-        """Run a move within its limit; returns its seconds. `allowed_s`: additional time that it may wait before."""
+        """Run a move within its time limit; returns its seconds. `allowed_s`: additional seconds for waits before the move."""
         context, from_tier = self._context, self._context.executable.tier
         limit_s = context.history.limit_s(from_tier, tier) + allowed_s
         began_s = time.monotonic()
@@ -137,5 +136,6 @@ class Moves:
         return seconds
 
     async def _private_bytes(self, tier: Tier) -> int | None:
-        """Private bytes, read while it still may compute, because reading takes processor time; None for a move to the device."""
+        """Private bytes; None for a move to the device. Called while the executor still holds compute.lock, because reading them takes
+        processor time."""
         return None if tier is Tier.DEVICE else await asyncio.to_thread(private_bytes)

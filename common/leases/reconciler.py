@@ -1,8 +1,8 @@
 """Carries out the newest order: wakes and parks a Parkable, with lease and locks.
 
-A wake waits for compute.lock and room on the device, then for the lease in NATS; parking releases all three. `Side` says which of them an
-executor has, `Want` what the newest order requires, and `decide` is the table of next steps. State is checked again after each step: only
-the newest order counts, even while an older one waits. A move that has started is finished first.
+A wake waits for compute.lock and room on the device, then for the lease in NATS; parking releases all three. `Side` says which of the
+three an executor has, `Want` says what the newest order requires, and `decide` is the table of next steps. State is checked again after
+each step: only the newest order counts, even while an older one waits. A move that has started is finished first.
 
 A new process does not carry out orders older than itself: it reports that it is cold, under the epoch of the last of them.
 """
@@ -26,9 +26,11 @@ from common.resilience.event_loop import is_set_within
 from common.streams import LEASES
 
 LOCK_LOOK_S = 0.05
-"""Maximum seconds between attempts at compute.lock. A holder that parks deletes its lease, which ends the pause; one that dies does not."""
+"""Maximum seconds between attempts at compute.lock. A holder that parks deletes its lease, which ends the pause; a holder that dies does
+not."""
 MOVE_LOOK_S = 0.005
-"""Maximum seconds between attempts while no other executor has the lease: others then hold it briefly, to move and make room."""
+"""Maximum seconds between attempts while no other executor has the lease: others then hold compute.lock only briefly, for a move that makes
+room."""
 LOOK_S = 0.5
 """Maximum seconds between checks of the lease, whose expiry NATS does not report."""
 END_S = 3.0
@@ -155,7 +157,7 @@ class LeaseReconciler:
                 self._changed()
 
     async def _keep_time(self) -> None:
-        """Check the lease's age, and report to the watchdog that the event loop runs, until cancelled."""
+        """Check whether the lease is overdue, and report to the watchdog that the event loop runs, until cancelled."""
         context, pause_s = self._context, self._context.renew_s / 12
         try:
             while True:
@@ -194,7 +196,7 @@ class LeaseReconciler:
             await is_set_within(self._stirred, pause_s)
 
     async def _step(self, order: LeaseOrder) -> float | None:
-        """Take one step; returns seconds until the next check, unless something changes before. None: only after a change."""
+        """Take one step; returns maximum seconds until the next check, which a change brings forward. None: only a change causes one."""
         match decide(self._side(), self._want(order)):
             case Do.WAIT:
                 return None
@@ -224,8 +226,8 @@ class LeaseReconciler:
         return LOCK_LOOK_S if self._lease.is_elsewhere else MOVE_LOOK_S
 
     async def _claim(self, order: LeaseOrder) -> float:
-        """Try to get lock, room and lease; returns seconds until the next check. An awake executor only updates the epoch, and
-        continues."""
+        """Try to get lock, room and lease; returns seconds until the next check. An executor that is awake only updates its lease's epoch,
+        and continues."""
         is_awake = self.state is ExecutorState.AWAKE
         try:
             if not is_awake and not await self._room.take():

@@ -46,13 +46,13 @@ class Reading:
 
 
 class Waiting:
-    """Start of the waiting of this executor's work: the oldest message that is not started, or frozen operations."""
+    """Time since which this executor's work has waited: its oldest message that is not started, or its frozen operations."""
 
     def __init__(self) -> None:
         self._frozen_s: float | None = None
 
     def since_s(self, now_s: float, *, oldest_s: float | None, frozen: bool) -> float | None:
-        """NATS's time since when work waits; None without work. Frozen operations wait from when they were frozen."""
+        """NATS's time since when work waits; None without work. Frozen operations wait from the moment at which they were frozen."""
         self._frozen_s = (now_s if self._frozen_s is None else self._frozen_s) if frozen else None
         return min((each for each in (oldest_s, self._frozen_s) if each is not None), default=None)
 
@@ -74,7 +74,7 @@ class Backlog:
         self._elsewhere: dict[str, int] = {}
         """Messages that other replicas have started, by queue."""
         self._ages: dict[str, Ages] = {}
-        """Ages by queue, so that taking over a queue, or returning it, does not change the ages of messages in the others."""
+        """Ages by queue, so that the ages in other queues do not change when a queue is taken over or returned."""
         self._declared: set[Consumer] = set()
         self.is_declared = asyncio.Event()
         """Set once the consumer of its first queue is declared."""
@@ -82,9 +82,9 @@ class Backlog:
         """Messages found by the last check."""
 
     async def declare(self) -> None:
-        """Declare the consumers: without one NATS does not report a backlog, and a process that never woke has not declared it.
+        """Declare the consumers. NATS reports no backlog without a consumer, and a process that never woke has not declared its own.
 
-        Runs concurrently: no queue waits for another that NATS does not permit.
+        All are declared concurrently, so that none waits for one that NATS does not permit.
         """
         async with asyncio.TaskGroup() as runners:
             for consumer in self._own:
@@ -103,9 +103,9 @@ class Backlog:
 
     @property
     def begun_by_queue(self) -> dict[str, int]:
-        """Messages that this process has started, by `name_of` the queue, including those taken from a sibling's queue and still held.
+        """Number of messages that this process has started, by `name_of` the queue; messages from siblings' queues are included.
 
-        The process does not report which of its messages it has started: the first queues' are counted first.
+        Only the total is known (`Load.messages`): it is attributed to the messages held, queue after queue, the pool's first.
         """
         begun, found = self._load().messages, dict[str, int]()
         others = [] if self._siblings is None else [each for each in self._siblings.consumers if self._bus.held(each)]
@@ -136,7 +136,7 @@ class Backlog:
         self.ready = ready
 
     def _first_ages(self, name: str) -> Ages:
-        """Ages to start with: those observed before a queue was taken over."""
+        """Ages with which to start a queue: for one that was taken over, those observed before."""
         if self._siblings is not None:
             for consumer in self._siblings.taken_over:
                 if name_of(consumer) == name:
@@ -172,7 +172,7 @@ class Reporter:
 
     @property
     def begun_by_queue(self) -> dict[str, int]:
-        """Messages that this process has started, by `name_of` the queue."""
+        """Number of messages that this process has started, by `name_of` the queue."""
         return self._backlog.begun_by_queue
 
     async def run(self, follower: LeaseReconciler) -> None:
@@ -244,7 +244,8 @@ class Reporter:
         )
 
     def _enter_present_bytes(self) -> None:
-        """Enter the bytes currently needed, which change while awake as tasks come and go. If they do not fit, the next wake fails."""
+        """Enter the bytes that the executor needs now: while it is awake, they change as tasks come and go. If they do not fit, the next
+        wake fails."""
         need = self._context.executable.device_bytes
         if (shortage := self._context.locks.reserve(need, self._context.budget_bytes)) is not None:
             log.warning("device_full", reason=shortage)
@@ -257,7 +258,7 @@ class Reporter:
 
 
 def _essence(report: ExecutorReport) -> object:
-    """The part of a report whose change is reported immediately; numbers only by magnitude."""
+    """The part of a report whose change is reported immediately; of numbers, only the magnitude."""
     return (
         *(report.state, report.tier, report.epoch, report.running),
         *(report.begun > 0, report.ready.bit_length(), report.ready_since_s is None, report.pieces > 0),

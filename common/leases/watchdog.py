@@ -1,8 +1,8 @@
 """A thread that ends this process if it does not carry out an order in time, or its event loop hangs.
 
-The thread does not use the event loop, which may hang. A call that hangs while it holds the GIL stops this thread, too; for moves there
-is a second one, of Python's faulthandler, which needs no GIL and ends the process slightly later. In a stopped process (SIGSTOP) no
-thread runs: a guardian process kills it once this thread gives no sign of life, and before its lease has expired.
+The thread does not use the event loop, which may hang. A call that hangs while it holds the GIL blocks this thread too. So during a move
+a second thread, of Python's faulthandler, ends the process slightly later; it needs no GIL. In a process stopped by SIGSTOP no thread
+runs: a guardian process kills it once this thread gives no sign of life, and before its lease has expired.
 """
 
 import faulthandler
@@ -22,7 +22,8 @@ CHECK_S = 0.25
 BACKSTOP_S = 2.0
 """Seconds after the deadline at which faulthandler's thread, or the guardian, ends the process."""
 FENCE_S = LEASE_TTL_S * 2 / 3
-"""Seconds without a confirmed renewal of its lease after which a holder must stop computing. A stopped process cannot, and is killed."""
+"""Seconds without a confirmed renewal of its lease after which a holder must stop computing. A process stopped by SIGSTOP cannot do so, and
+is killed."""
 STDERR = 2
 
 log = structlog.get_logger()
@@ -67,7 +68,7 @@ class Watchdog:
         faulthandler.dump_traceback_later(max(0.0, deadline_s - time.monotonic()) + BACKSTOP_S, file=STDERR, exit=True)
 
     def turned(self) -> None:
-        """Record that the event loop runs; it must do so again within `stalled_s`, until `released`."""
+        """Record that the event loop runs. From the first call until `released`, each next call is due within `stalled_s` seconds."""
         self._turned = time.monotonic()
 
     def released(self) -> None:

@@ -5,7 +5,7 @@ trajectory costs microseconds. A new optional field is compatible, even in a sec
 
 A message about one group carries the complete `GroupContext`, so that any replica can continue it without a look-up.
 A body that carries members carries a list of them: members that are ready at the same moment share a message, and each is
-settled separately. Services do not wait to fill one, except the sampler, which collects for some milliseconds.
+settled separately. No service waits for more members, except the sampler, which collects them for some milliseconds.
 
 Layout    prompts, trajectories: the loop · serving · tenancy/ · asks, progress: answers to questions · accelerators, leases: shared
           accelerators · jobs, status, lives · verbs: their tables · base, artifacts

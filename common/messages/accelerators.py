@@ -38,9 +38,7 @@ class MovePool(Message, kind="move-pool.1"):
     accelerator: Name | None = None
     """None: on every accelerator."""
     tier: Tier | None = None
-    """For `wake`: tier in which awake executors are parked and woken once more, even if awake before, so that both moves are measured.
-    None: only wake.
-    """
+    """For `wake`: tier whose moves are measured. Each executor, once awake, is parked in this tier and woken once more. None: only wake."""
 
 
 class AskExecutors(Message, kind="ask-executors.1"):
@@ -58,7 +56,7 @@ class ExecutorOf(Value):
     state: ExecutorState
     tier: Tier
     held: Literal["park", "drain", "wake"] | None = None
-    """An operator's current order."""
+    """An operator's current order; None without one."""
     is_holder: bool
     """Whether the current slice is its own."""
     since_s: float | None
@@ -66,7 +64,7 @@ class ExecutorOf(Value):
     waiting_since_s: float | None
     """Time since when work has waited for it to wake; None if it has none, or is awake."""
     wake_s: float | None
-    """Expected seconds of waking it."""
+    """Expected seconds of waking it; None if it is awake, or can never fit."""
     is_measured: bool
     """Whether `wake_s` is the median of measured moves, instead of an estimate from bytes."""
     switch_share: float | None
@@ -185,7 +183,7 @@ class StepPhases(Value):
     train_s: float
     """Seconds of training, without `score_s`."""
     turns: int = Field(default=1, ge=1)
-    """Times that the task, with all its trajectories, leaves the sampler and returns."""
+    """Number of times that the task, with all its trajectories, leaves the sampler and returns."""
     score_s: float = 0.0
     """Seconds of its forward passes without a gradient; 0 if they were not measured."""
 

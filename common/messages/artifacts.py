@@ -90,7 +90,7 @@ class TokenRecord(Value):
 
     @property
     def longest_turn_tokens(self) -> int:
-        """Sampled tokens of the longest turn: there is always context between two turns."""
+        """Sampled tokens of the longest turn. There is always context between two turns, so a run of sampled tokens is one turn."""
         return longest_run(self.sampled)
 
     def ids_T(self) -> NDArray[np.int32]:

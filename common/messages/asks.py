@@ -19,7 +19,7 @@ MAX_ASK_BYTES = 16 * 1024
 MAX_ANSWER_BYTES = 512 * 1024
 """Maximum bytes of an answer; the rest is on the next page."""
 PAGE_BYTES = 384 * 1024
-"""Bytes, as JSON, at which a page ends."""
+"""Maximum bytes of a page's entries as JSON, unless its first entry is larger."""
 CHUNK_BYTES = 256 * 1024
 """Bytes of every part of a blob but the last; as base64 in JSON, it still fits an answer."""
 MAX_VERSION = 2**31 - 1

@@ -44,7 +44,8 @@ class Message(Value):
         """Decode MessagePack or JSON (a JSON object starts with a brace, MessagePack maps never do).
 
         Unknown fields are dropped in a task's sections too; only `parse_spec` is strict, for sections written by users.
-        `by_user`: whether to count the values before any is built. Raises: Reject, naming the invalid field.
+        `by_user`: whether a user sent the message; its values are then counted before any is built. Raises: Reject, naming the invalid
+        field.
         """
         try:
             if by_user:

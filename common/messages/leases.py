@@ -110,7 +110,7 @@ class Lease(Message, kind="lease.1"):
 class PoolClock(Message, kind="pool-clock.1"):
     """Time for which a pool's sampler was parked, in the key-value bucket `pools` under the pool's name.
 
-    The pool's clock is NATS's time minus this; it stops while the sampler is parked.
+    The pool's clock is NATS's time minus this time; the clock stops while the sampler is parked.
     """
 
     parked_s: float = 0.0

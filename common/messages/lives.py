@@ -12,7 +12,7 @@ FAULTY_AFTER = 3
 WORKED_S = 60.0
 """Seconds of readiness after which a process is no longer faulty."""
 REMEMBERED_S = 3600.0
-"""Seconds after a death in which another one counts as successive, and for which it is listed."""
+"""Seconds after a death within which a further death counts as successive, and for which the death is listed."""
 NUMBERS = re.compile(r"[0-9a-f]*\d[0-9a-f]*")
 LIVES = "*.*"
 """Key pattern of process lives in the bucket."""
@@ -51,7 +51,7 @@ class ProcessLife(Message, kind="process-life.1"):
     """Cause of the latest of these deaths."""
 
     def dead(self, cause: str, now_s: float) -> "ProcessLife":
-        """A copy with one more death."""
+        """A copy with one more death, due to `cause`."""
         before = self.deaths if self.died_s is not None and now_s - self.died_s < REMEMBERED_S and are_alike(cause, self.cause) else 0
         return self.model_copy(update={"deaths": before + 1, "died_s": now_s, "cause": cause})
 

@@ -158,7 +158,7 @@ class VersionsAnswer(Message, kind="versions-answer.1"):
     last 5 steps. Ties: the earlier version.
     """
     latest: int | None
-    """None before the first step, or if its adapter was deleted with the data of an ended task."""
+    """Latest version; None before the first step, or if its adapter was deleted with the data of an ended task."""
     has_more: bool
     """Whether there are versions after the last one here."""
 

@@ -126,7 +126,7 @@ class StatusesRemoved(Message, kind="statuses-removed.1"):
     """Records, in the bucket `history`, that statuses of ended tasks were removed to make room in the bucket `tasks`."""
 
     until_s: float
-    """Unix time: tasks that ended before it may have no status there."""
+    """Unix time; tasks that ended before it may have no status in the bucket `tasks`."""
 
 
 class ReplicaReport(Message, kind="replica-report.1"):

@@ -1,6 +1,5 @@
 """Trajectories: from sampler to environment service to scheduler and trainer. Steps: from scheduler to trainer, back to the scheduler, and
-to
-every rollout replica.
+to every rollout replica.
 """
 
 import hashlib
@@ -19,7 +18,7 @@ from common.spec import TaskSpec
 from common.tool_calls import UNOPENED, Thoughts
 
 UNSUPPORTED = "unsupported by the sandbox"
-"""Prefix of the failure of an attempt that this deployment cannot grade; the scheduler counts them separately."""
+"""Prefix of the failure of an attempt that this deployment cannot grade; the scheduler counts such failures separately."""
 
 
 class SampledTurn(Value):
@@ -37,7 +36,7 @@ class SampledTurn(Value):
     failure: str | None = None
     """Reason why the turn could not be sampled: an infrastructure failure, or limits that the prompt exceeds."""
     env_ms: float = Field(default=0.0, ge=0)
-    """As in the request, like `away_ms`."""
+    """As in TurnRequest, like `away_ms`."""
     away_ms: float = Field(default=0.0, ge=0)
     thoughts: Thoughts = Field(default=UNOPENED, exclude_if=lambda thoughts: thoughts == UNOPENED)
     """Position of reasoning in `reply`."""
@@ -123,7 +122,7 @@ class TrajectoriesScored(Message, kind="trajectories-scored.1"):
 
 
 def _finite(components: Mapping[str, float], names: Container[str]) -> dict[str, float]:
-    """The finite components among `names`: JSON cannot express others."""
+    """The finite components among `names`: JSON cannot express other numbers."""
     return {name: value for name, value in components.items() if name in names and math.isfinite(value)}
 
 

@@ -26,7 +26,7 @@ from common.spec import Name
 TABLE = "accelerator"
 """Name of the table of accelerators in the pools file; reserved, so no pool can have it."""
 
-DEVICE = described(r"^(cpu|cuda:\d{1,2}|GPU-[0-9a-fA-F-]{8,64}|MIG-[0-9a-zA-Z/-]{8,80})$", "cpu, cuda:N, or the UUID of a GPU")
+DEVICE = described(r"^(cpu|cuda:\d{1,2}|GPU-[0-9a-fA-F-]{8,64})$", "cpu, cuda:N, or the UUID of a whole GPU: MIG devices cannot be shared")
 
 
 class Accelerator(BaseModel):
@@ -38,8 +38,7 @@ class Accelerator(BaseModel):
     """`cpu`, `cuda:N`, or the UUID of a GPU (`nvidia-smi -L`)."""
     cores: Cores = ()
     """Cores of its executors, as `0,2-3`. On a CPU they are the accelerator and must be given; computing threads are pinned to them. On a
-    GPU
-    its trainers are pinned, and its samplers are not.
+    GPU, its trainers are pinned, and its samplers are not.
     """
     memory_gib: Annotated[float, Field(gt=0)] | None = None
     """Device memory that all its executors may use together. None, on a GPU only: the device's memory minus 5 %."""
@@ -109,8 +108,8 @@ Named = dict[tuple[str, str], tuple[str, ...]]
 
 
 def named_replicas(pools: Mapping[str, Pool]) -> Named:
-    """Names of samplers (`rollout`) and trainers on shared accelerators, which are their accelerators' names. If a pool has several, its
-    tasks have homes.
+    """Names of samplers (`rollout`) and trainers on shared accelerators: those of the accelerators. If a service has several in a pool, the
+    pool's tasks have homes.
     """
     found: Named = {}
     for place in places(pools):

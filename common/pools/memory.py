@@ -4,7 +4,7 @@ model's loaded weights, from the headers of its files.
 Activations dominate: elements that autograd keeps for each token and layer, counted in transformers' decoder layers with LoRA on
 every linear layer. With recomputation (activation checkpointing) the first layers keep only their input. Their backward pass comes
 last, and reuses, one layer at a time, the memory freed by the last layers.
-`python -m bench.memory` measures both; a test compares the count with the measurement.
+`python -m bench.memory` measures the peak with and without recomputation; a test compares the count with the measurement.
 """
 
 import json
@@ -23,7 +23,7 @@ LOGITS_CHUNK_ELEMENTS = 32 * 1024 * 1024
 CHUNK_COPIES = 3
 """Float32 tensors of a chunk's size: logits, their softmax, and a product of both."""
 KEYS_A_TOKEN = 2.0
-"""Copies of keys per token of rows with shared prompts: a prompt's once for itself, and once for each of its attempts."""
+"""Copies of keys per token of rows with shared prompts: a prompt's keys are kept once for the prompt, and once for each of its attempts."""
 LAYER_GRADIENTS = 4
 """Tensors of the MLP's width alive during the backward pass of one layer."""
 STEP_VECTORS = 11
@@ -94,6 +94,13 @@ class ModelShape:
         """Number of parameters of LoRA on every linear layer."""
         attention = 4 * self.hidden + 2 * self.queries + 2 * self.keys
         return self.layers * rank * (attention + 3 * (self.hidden + self.intermediate))
+
+    def slot_parameters(self, rank: int, *, cpu: bool) -> int:
+        """Parameters of one adapter slot of the engine. On a CPU `rollout_svc/engine/cpu/lora.py` merges the matrices of queries, keys and
+        values, and of gate and up: each merged matrix is as wide as its parts together, and zero outside of them.
+        """
+        zeros = self.layers * rank * (2 * (self.queries + 2 * self.keys) + 2 * self.intermediate) if cpu else 0
+        return self.adapter_parameters(rank) + zeros
 
 
 @dataclass(frozen=True)
@@ -166,7 +173,7 @@ def tokens_that_fit(
 
 
 def total_within(budget: int, *, on_cpu: bool) -> int:
-    """Maximum `MemoryEstimate.total` of a trainer with `budget` bytes of a shared accelerator, which exclude its process."""
+    """Maximum `MemoryEstimate.total` of a trainer with `budget` bytes of a shared accelerator; the budget excludes its process."""
     return budget + (PROCESS_BYTES if on_cpu else 0)
 
 
@@ -180,7 +187,7 @@ def machine_bytes() -> int:
 
 
 def _kept_bytes(shape: ModelShape, rank: int, size: int, *, shared: bool) -> float:
-    """Bytes per token and layer. Float32 regardless of precision: the inputs of norms, and attention's sums."""
+    """Bytes of activations kept per token and layer. Inputs of norms and attention's sums are float32, whatever the model's precision."""
     hidden, queries, keys = shape.hidden, shape.queries, shape.keys
     norms = 2 * hidden + (queries + keys + 2 * (shape.heads + shape.kv_heads) if shape.normed_heads else 0)
     linear = 2 * hidden + 4 * shape.intermediate + 7 * rank
@@ -193,7 +200,7 @@ def _kept_bytes(shape: ModelShape, rank: int, size: int, *, shared: bool) -> flo
 WEIGHT_FILES = "*.safetensors"
 HEADER_LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100 * 2**20
-"""Maximum of safetensors' format."""
+"""Maximum bytes of a file's header in safetensors' format."""
 CONVERTED = ("F64", "F32", "F16", "BF16")
 """Types of tensors that are loaded in the pool's precision; others keep their stored type."""
 

@@ -1,8 +1,8 @@
 """Files of a pool's base model, at one commit of its repository.
 
 A model given by its Hugging Face name changes with its repository, and an adapter is useful only with the weights that it was trained
-on. The commit is the pool's `revision`; without one, the first start records the commit that it found, in a file beside the cache of
-models, and later starts use that.
+on. The commit is the pool's `revision`. Without a revision, the first start records the commit that it found, in a file beside the cache
+of models, and later starts use the recorded commit.
 """
 
 import os
@@ -65,13 +65,14 @@ def with_model_files(name: str, pool: Pool) -> Pool:
 
 
 def name_in_file(pool: Pool, pools_file: Path) -> str:
-    """The model as written in the pools file: a Hugging Face name, or a folder, relative to the file's own if below it."""
+    """The model as written in the pools file: a Hugging Face name, or a folder. A folder below the pools file's is relative to that."""
     folder, beside = Path(pool.model), pools_file.resolve().parent
     return str(folder.relative_to(beside)) if folder.is_relative_to(beside) else pool.model
 
 
 def why_gone(model: str, named: str) -> str | None:
-    """Error line for a model whose folder no longer exists; None if it exists, and for a Hugging Face name. `named`: as in `name_in_file`.
+    """Error line for a model whose folder no longer exists; None for an existing folder, and for a Hugging Face name. `named`: the result
+    of `name_in_file`.
 
     Libraries mistake a missing folder for the name of a repository.
     """

@@ -27,7 +27,7 @@ from common.spec import OWN, Layer, Name, Profile, TaskSpec, complete, profile_v
 
 REVISION = described(r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,99}$", "a commit, tag or branch")
 ALL_LAYERS = 10_000
-"""Larger than any model's number of layers."""
+"""Stands for all layers of a model of unknown shape: larger than any model's number of layers."""
 MaxRank = Literal[8, 16, 32, 64, 128, 256, 320, 512]
 
 
@@ -39,7 +39,7 @@ class Serving(BaseModel):
     sequences: int = Field(default=16, ge=1)
     """Requests that one rollout replica answers concurrently; further requests wait."""
     adapters: int = Field(default=4, ge=1)
-    """Maximum different adapters among them."""
+    """Maximum different adapters among these requests."""
     thoughts: tuple[Annotated[str, Field(min_length=1)], Annotated[str, Field(min_length=1)]] | None = None
     """Markers around the model's reasoning, as `["<think>", "</think>"]`; answers then return it separately. None: it is part of the
     answer."""
@@ -216,7 +216,7 @@ def objections(spec: TaskSpec, pools: Pools) -> list[str]:
 
 
 def objections_to_name(name: str, pools: Pools) -> list[str]:
-    """The reason why no task can name this pool; empty if it exists."""
+    """The reason why no task can name this pool; empty if the pool exists."""
     return [] if name in pools else [f"pool: no pool '{name}' here; offered: {', '.join(sorted(pools))}"]
 
 

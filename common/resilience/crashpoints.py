@@ -29,8 +29,8 @@ Each lies between two effects that are not one transaction, where at-least-once 
     lease_after_wake   it is awake; nothing is reported
     lease_before_renew an executor that holds a lease is about to renew it
 
-MARLAAS_CRASH_POINT=<name>:<n> arms one of them: the process dies when it reaches it for the n-th time. With <name>:<n>:hang it
-blocks there instead, as in a call that never returns.
+MARLAAS_CRASH_POINT=<name>:<n> arms one of them: the process dies when it reaches this point for the n-th time. With <name>:<n>:hang the
+process blocks there instead, as in a call that never returns.
 """
 
 import os

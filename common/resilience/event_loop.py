@@ -1,6 +1,6 @@
 """Event-loop helpers: turns for long work, background tasks, and cancellations that a library loses.
 
-Short work has priority over long work, and two long pieces of work in one turn would delay everything else twice.
+Long work waits for a turn of its own: short work has priority, and two long pieces of work in one turn would delay everything else twice.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ async def is_set_within(event: asyncio.Event, time_s: float | None) -> bool:
 # end. The wrappers of both check here (`common/bus`, `scheduler_svc/base/database.py`); own code uses `asyncio.timeout`, which loses none.
 @contextmanager
 def cancellation_kept() -> Generator[None]:
-    """Raises: CancelledError at the end of the block if its task was cancelled inside it, even if the block swallowed that.
+    """Raises: CancelledError at the end of the block if its task was cancelled inside it, even if the block swallowed the cancellation.
 
     Earlier cancellations do not count: a task that cleans up after one may call the library, and until Python 3.12 a TaskGroup that ends
     with an error of its children leaves the parent task marked as cancelled.

@@ -1,7 +1,7 @@
-"""A process beside this one that kills it if it gives no sign of life.
+"""A guardian: a second process that kills this one if it gives no sign of life.
 
 A thread cannot do that if the whole process is stopped (SIGSTOP), or a call never releases the GIL. The guardian counts checks without
-a sign instead of time, so that a paused container with both of them in it is not killed when it continues.
+a sign instead of time, so that a process is not killed when a paused container, with the guardian in it, continues.
 
 This module is also the guardian's program, with the standard library alone:
 `python -I -S guardian.py DESCRIPTOR PID LIMIT_S STOPPED_S EVERY_S`.
@@ -31,8 +31,8 @@ def guarded(limit_s: float, *, stopped_s: float) -> Generator[Callable[[], None]
     """For the block's duration, a guardian kills this process (SIGKILL) if the yielded function was not called for `limit_s` seconds, or
     for `stopped_s` if the process is stopped.
 
-    The guardian does not inherit locks and other descriptors. If it is killed itself, nothing else happens. Raises: OSError if no
-    process can be started.
+    The guardian does not inherit locks and other descriptors. If the guardian is killed, this process continues without it. Raises:
+    OSError if no process can be started.
     """
     every_s = min(MAX_EVERY_S, limit_s / LOOKS, stopped_s / LOOKS)
     reading, writing = os.pipe()
@@ -58,9 +58,8 @@ def guarded(limit_s: float, *, stopped_s: float) -> Generator[Callable[[], None]
 
 
 def watch(signs: int, pid: int, limit_s: float, stopped_s: float, every_s: float) -> None:
-    """Kill the parent `pid` after `limit_s` without a byte from `signs`, or `stopped_s` if it is stopped; return when the parent has exited
-    or
-    closed the pipe.
+    """Kill the parent `pid` after `limit_s` seconds without a byte from `signs`, or `stopped_s` if it is stopped. Returns when the parent
+    has exited or closed the pipe.
     """
     silent = 0
     while os.getppid() == pid:

@@ -1,8 +1,8 @@
 """Lifetimes of this process and of its predecessor, stored in NATS, so that an unordered death is known in every kind of deployment.
 
-begins   it reads how its predecessor ended: a life without an end counts as a death too (killed, out of memory, power)
-ready    duration of the start, which is expected of the next one
-ends     "" if it was ordered, else the error that ended it
+begins   the process reads how its predecessor ended; an entry without an end counts as a death too (killed, out of memory, power)
+ready    it stores the duration of its start, which is expected of the next start
+ends     it stores "" if its end was ordered, else the error that ended it
 """
 
 import asyncio

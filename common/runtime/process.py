@@ -17,9 +17,9 @@ def pin(cores: Collection[int]) -> None:
 
 
 def leave(*choices: Collection[int], but: Set[int] = frozenset()) -> bool:
-    """Move this process's threads, except `but`, off a set of cores: the first of `choices` that leaves it other cores.
+    """Move this process's threads, except `but`, off some cores: off the first set in `choices` without which this thread has cores left.
 
-    Threads started later inherit it. False, without any change, if every choice includes all of this thread's cores.
+    Threads started later inherit this. Returns False, without any change, if every set includes all of this thread's cores.
     """
     before = os.sched_getaffinity(0)
     others = next((left for cores in choices if (left := before.difference(cores))), None)
@@ -44,7 +44,7 @@ NEVER = 2**30
 REST_S = 60.0
 """Seconds between checks whether the process is idle."""
 MAX_SKIPPED = 10
-"""Checks after which a full collection runs, idle or not."""
+"""Successive checks that find the process busy, after which a full collection runs at the next check even if it is still busy."""
 
 
 def collect_rarely() -> None:

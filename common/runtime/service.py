@@ -146,9 +146,8 @@ async def report_replica(bus: Bus, report: Callable[[], ReplicaReport]) -> None:
 def objection_to_exposure(settings: Settings) -> str | None:
     """Reason why a service must not start with these settings, and the correction; None if it may.
 
-    It refuses starts that would admit unauthenticated clients, or show them a tenant's data. Loopback is the boundary of one machine;
-    beyond
-    it NATS requires a key.
+    A start is refused if it would admit unauthenticated clients, or show them a tenant's data. An address on loopback is reached from
+    this machine alone, and needs no key; beyond loopback, NATS must require one.
     """
     if settings.nats_creds is not None or objection_to_address(settings.nats_url) is not None:
         return None  # the bus reports an invalid address

@@ -26,9 +26,9 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="MARLAAS_", extra="ignore", frozen=True, use_attribute_docstrings=True)
     service: ClassVar[str] = ""
     secrets: ClassVar[tuple[str, ...]] = ()
-    """Fields that may contain a password or key: `<variable>_FILE` may name a file with the value instead, and no error shows it."""
+    """Fields that may contain a password or key: `<variable>_FILE` may name a file with the value instead. No error shows the value."""
     public_hosts: ClassVar[tuple[str, ...]] = ()
-    """Fields with addresses at which users reach this service: beyond loopback it needs a key for NATS."""
+    """Fields with addresses at which users reach this service. If any is beyond loopback, the service needs a key for NATS."""
     declares_streams: ClassVar[bool] = False
     """Whether this service declares the streams; the others wait for them."""
 
@@ -50,8 +50,8 @@ class Settings(BaseSettings):
     """Maximum bytes of adapters, checkpoints and recorded batches in NATS, below its max_file_store, so that room is
     left for messages. 0: unchanged."""
     nats_streams_bytes: int = Field(default=2 * 1024**3, ge=0)
-    """Total NATS stream size in bytes, split over the streams; publishers block while their stream is full. With `nats_blobs_bytes` below
-    NATS's max_file_store. 0: unchanged.
+    """Total NATS stream size in bytes, split over the streams; publishers block while their stream is full. The sum with
+    `nats_blobs_bytes` must be below NATS's max_file_store. 0: unchanged.
     """
     pools_file: Path = Path("pools.toml")
     data_dir: Path = Path(".marlaas")
@@ -90,7 +90,7 @@ class Settings(BaseSettings):
 
     @classmethod
     def variable(cls, field: str) -> str:
-        """Environment variable of `field`; a field that only this service has gets its prefix."""
+        """Environment variable of `field`; a field that only this service has gets the service's prefix."""
         return f"MARLAAS_{'' if field in Settings.model_fields else cls.service + '_'}{field.upper()}"
 
 

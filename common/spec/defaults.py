@@ -1,8 +1,7 @@
 """Defaults of a pool for fields that a task omits, and the origin of each value of the complete task.
 
 Precedence: the task, `[POOL.defaults]`, the pool's profile, the loss and other fields of the task, the built-in default. Sections are
-merged
-field by field; a field's value replaces the lower one completely, even a table such as `sampling.template`.
+merged field by field; a field's value replaces the lower one completely, even a table such as `sampling.template`.
 """
 
 import re
@@ -21,7 +20,7 @@ Profile = Literal["small", "1b", "8b"]
 Values = Mapping[str, JsonValue]
 
 OWN = ("name", "tenant", "pool", "steps", "start", "metadata")
-"""Fields that every task must set itself; a pool cannot."""
+"""Fields that only a task itself sets; a pool's defaults must not contain them."""
 GROUPS = 16
 MISMATCH: dict[Literal["float32", "bfloat16"], float] = {"float32": 0.05, "bfloat16": 0.2}
 """Precision of the base model → maximum sampler mismatch in nats. Healthy: 3·10⁻¹³ in float32 on a CPU (bench/results/isolation.json);
@@ -56,7 +55,7 @@ def profile_values(profile: Profile, precision: Literal["float32", "bfloat16"]) 
 def complete(raw: Values, layers: Sequence[Layer]) -> TaskSpec:
     """The task described by `raw`, completed by the layers, earlier ones first.
 
-    Raises: Reject, as `parse_spec`, naming the values of the layers that take part in a complaint.
+    Raises: Reject, as `parse_spec`; a complaint that involves values from the layers names these values with their origins.
     """
     try:
         return parse_spec(_merged(raw, layers))

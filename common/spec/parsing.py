@@ -15,7 +15,7 @@ from common.formats.wrong_values import MAX_NAME_CHARS, field_of, reason_of
 from common.spec.task import TaskSpec
 
 MAX_BYTES = 1024 * 1024
-"""Maximum bytes of a task as JSON: parts of it travel with every message about it."""
+"""Maximum bytes of a task as JSON: every message about a task carries parts of it."""
 MAX_ATTEMPTS = 131_072
 """Maximum attempts of a step: one message to the trainer names all of them."""
 MAX_GROUPS = 250_000_000
@@ -54,7 +54,7 @@ def parse_spec(raw: dict[str, JsonValue]) -> TaskSpec:
 
 
 def check_fields(raw: dict[str, JsonValue]) -> None:
-    """Check each field separately: whether fields agree depends on the pool's defaults, which the scheduler knows.
+    """Check each field by itself. Whether fields agree depends on the pool's defaults, which only the scheduler knows.
 
     Raises: Reject, as `parse_spec`.
     """

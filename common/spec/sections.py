@@ -13,9 +13,9 @@ NAME_PATTERN = described(r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$", LETTERS.format
 TASK_ID_PATTERN = described(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", LETTERS.format(63))
 TOOL_PATTERN = described(r"^[A-Za-z_][A-Za-z0-9_.-]*(:[A-Za-z_][A-Za-z0-9_.-]*)?$", "the name of a tool, or module:attribute")
 OWN_PATTERN = r"own:(?P<environment>[A-Za-z0-9_][A-Za-z0-9._-]{0,99})(?:@(?P<digest>[0-9a-f]{12,64}))?"
-"""An environment of a package uploaded by the task's tenant: the latest package, or the one whose SHA-256 starts with the given digits."""
+"""Pattern of an environment of a package that the task's tenant uploaded: the latest package, or the one whose SHA-256 starts so."""
 FILE_PATTERN = r"file:file-[0-9a-f]{64}"
-"""Rows of a file uploaded by the task's tenant."""
+"""Pattern of the environment with the rows of a file that the task's tenant uploaded."""
 ENVIRONMENT_PATTERN = described(
     rf"^({OWN_PATTERN}|{FILE_PATTERN}|[A-Za-z_][A-Za-z0-9_.]*(:[A-Za-z_][A-Za-z0-9_.]*)?)$",
     "the name of an environment, as `marlaas envs` lists them, file:ID, or module:attribute",

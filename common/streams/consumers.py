@@ -1,4 +1,4 @@
-"""Durable consumers."""
+"""Durable consumers, and their leases: seconds after which NATS delivers a message again that no process keeps."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,8 @@ class Consumer:
     max_attempts: int = 5
     """Maximum attempts in one process that end with an error of the handler."""
     max_deliveries: int = 20
-    """Maximum deliveries, minus those that this process handed back; large, because a dying process also affects innocent messages."""
+    """Maximum deliveries of a message, without those that this process handed back. Large, because the death of a process also counts
+    against messages that did not cause it."""
     headers_only: bool = False
     also: str | None = None
     """A second filter in addition to `subject`."""
@@ -41,13 +42,14 @@ UNUSED_JOBS_S = 60.0
 
 
 def scheduler_jobs(tenant: str) -> Consumer:
-    """Jobs of one tenant, in a consumer of their own so that none waits behind another tenant's."""
+    """Jobs of one tenant, in a consumer of their own, so that no job waits behind another tenant's."""
     name, subject = f"scheduler-jobs-{tenant}", f"jobs.*.{tenant}"
     return Consumer(name, "JOBS", subject, "jobs", task_token=-1, also=f"{subject}.>", unused_s=UNUSED_JOBS_S)
 
 
 def scheduler_own_jobs(tenant: str) -> Consumer:
-    """Jobs sent by the tenant's keys. The name is the same in every tenant's stream, so that the scheduler is permitted no other."""
+    """Jobs sent by the tenant's keys. The consumer has the same name in every tenant's stream, so that the scheduler is permitted no other
+    consumer there."""
     return Consumer("scheduler-own-jobs", own_jobs(tenant).name, JOBS.subjects[0], "jobs", task_token=-1, unused_s=UNUSED_JOBS_S)
 
 

@@ -16,7 +16,7 @@ HISTORY_BUCKET = "history"
 HTTP_KEYS_BUCKET = "http-keys"
 HTTP_USE_BUCKET = "http-use"
 HTTP_USE_TTL_S = 120.0
-"""Lifetime of an entry, above the minute of the limits."""
+"""Lifetime of an entry in seconds: longer than the minute over which the limits count."""
 ALIASES_BUCKET = "aliases"
 LEASES_BUCKET = "leases"
 LEASE_TTL_S = 15.0
@@ -77,14 +77,13 @@ MAX_OWN_JOBS = 2 * MAX_WAITING_JOBS
 """Maximum jobs of one tenant, over all verbs and keys. No bytes are reserved: those of a thousand tenants would fill the whole store."""
 OWN_JOBS = "JOBS_"
 FIRST_OWN_JOB = 2**40
-"""Sequence of the first job in a tenant's own stream: with the tenant's name, a sequence identifies one job there and in JOBS."""
+"""Sequence of the first job in a tenant's own stream. Sequences of JOBS are below it, so a tenant's name and a sequence identify one job
+among both streams."""
 
 
 def own_jobs(tenant: str) -> Stream:
-    """Stream of jobs sent by the tenant's keys, so that message ids and sequences, which JetStream compares and returns, are the tenant's
-    own.
-
-    JOBS has the operators' jobs, and all jobs if NATS requires no keys.
+    """Stream of jobs sent by the tenant's keys. Message ids, which JetStream compares, and sequences, which it returns, are thus the
+    tenant's own. JOBS has the operators' jobs, and all jobs if NATS requires no keys.
     """
     arrives, stored = from_tenant(tenant, "jobs.>"), JOBS.subjects[0]
     return replace(
@@ -100,7 +99,7 @@ def own_jobs(tenant: str) -> Stream:
 
 
 def is_own_job(sequence: int) -> bool:
-    """Whether a tenant's key sent the job with this sequence; otherwise an operator, or any client if NATS requires no keys."""
+    """Whether a tenant's key sent the job with this sequence. Otherwise an operator sent it, or any client if NATS requires no keys."""
     return sequence >= FIRST_OWN_JOB
 
 
@@ -126,7 +125,8 @@ SAMPLES = Stream(
 )
 FAILED = Stream("FAILED", ("failed.>",), retention="limits", max_age_s=30 * DAY_S, share=0.04, drops_oldest=True)
 REQUESTS = Stream("REQUESTS", ("prompts.serve.>", "filling.REQUESTS"), max_age_s=600.0, share=0.03)
-"""Requests to versions, of all gateways together: further ones are refused, and take no space from training. No client waits this long."""
+"""Requests to versions, of all gateways together. A full stream refuses further ones, so that they take no space from training. No client
+waits as long as the maximum age."""
 SERVED = Stream("SERVED", ("served.>",), max_age_s=3 * DAY_S, share=0.02)
 LEASES = Stream("LEASES", ("leases.order.>", "leases.done.>"), retention="limits", max_per_subject=64, max_age_s=DAY_S, share=0.005)
 """Orders to executors of shared accelerators, of which the last counts, and their outcomes."""
@@ -152,7 +152,7 @@ def bound_of(store: Stream | Bucket, streams_bytes: int) -> int:
 
 
 def reserved_bytes(streams_bytes: int) -> int:
-    """Bytes that NATS reserves for all streams and buckets; exceeds `streams_bytes` if that is small."""
+    """Bytes that NATS reserves for all streams and buckets. Exceeds a small `streams_bytes`, because each has a minimum size."""
     return sum(bound_of(store, streams_bytes) for store in (*STREAMS, *BUCKETS))
 
 

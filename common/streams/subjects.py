@@ -95,7 +95,7 @@ def weight_updated(pool: str, task: str) -> str:
 
 
 def samples(pool: str, task: str, version: int | str) -> str:
-    """`version`: made by the step."""
+    """`version`: the version that the step made."""
     return f"samples.{pool}.{task}.{version}"
 
 

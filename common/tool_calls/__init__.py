@@ -1,6 +1,6 @@
 """Tool calls in a reply's text, for environments and for serving. Pure.
 
-parsing.py finds calls and their ends; schemas.py reads the schemas of their parameters
+parsing.py finds calls and their ends, and separates a reply's thoughts from its text; schemas.py reads the schemas of their parameters
 """
 
 from common.tool_calls.parsing import (

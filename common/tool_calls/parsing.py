@@ -6,8 +6,8 @@ It reads three notations, for every model:
     <tool_call><function=search><parameter=query>dams</parameter></function></tool_call>            Qwen 3 Coder and later
     <search>dams</search>                                        a tool with one text parameter, for small models
 
-A tag inside an argument is part of that text, unless it ends a parameter or a call by the rules of these notations. Text inside
-`<think>…</think>` contains no calls; some templates open the reasoning themselves, so that a reply starts inside it. A malformed call is
+A tag inside an argument is part of the argument's text, unless it ends a parameter or a call by the rules of these notations. Text inside
+`<think>…</think>` contains no calls. Some templates open the reasoning themselves, so that a reply starts inside it. A malformed call is
 returned with a complaint from which the policy can learn.
 """
 
@@ -111,7 +111,7 @@ def _tags(tools: Mapping[str, Schema]) -> dict[str, str]:
 
 
 def _written(text: str, tags: Mapping[str, str], thoughts: Thoughts) -> list[_Written]:
-    """The first calls of a reply, without those inside reasoning, or before the end of reasoning that the prompt opened."""
+    """The first calls of a reply, without those inside reasoning. All text before a closing marker without an opening one is reasoning."""
     found, at, is_inside, last_end = list[_Written](), 0, thoughts.begins_inside, text.rfind(thoughts.closing)
     while True:
         if is_inside:
@@ -134,7 +134,7 @@ def _written(text: str, tags: Mapping[str, str], thoughts: Thoughts) -> list[_Wr
 
 
 def _calls(text: str, tags: Mapping[str, str], marks: tuple[str, ...], at: int) -> Iterator[_Written]:
-    """Calls from `at` on, and reasoning markers outside of them."""
+    """Calls from position `at` on, and reasoning markers outside of calls, in order."""
     reply, pattern = Reply(text), re.compile("|".join(map(re.escape, [*marks, TOOL_CALL, *(f"<{tag}>" for tag in tags)])))
     while opened := pattern.search(text, at):
         begin, at = opened.span()
@@ -161,7 +161,7 @@ def _call(written: _Written, tools: Mapping[str, Schema], tags: Mapping[str, str
 
 
 def _sayable(call: ToolCall | MalformedCall) -> ToolCall | MalformedCall:
-    """The call, or a refusal if it contains half a surrogate pair: JSON can escape one, and sending it would end a shared connection."""
+    """The call, or a refusal if it contains half a surrogate pair, which JSON can escape: sending it would end a shared connection."""
     if isinstance(call, MalformedCall):
         return call
     try:
@@ -245,8 +245,8 @@ class Reply:
         return None if is_cut and not is_whole else first
 
     def _end_of_json(self, start: int, first: int) -> int | None:
-        """End of a JSON value and of the whitespace after it; None if the text is too short to tell. `first`: minimum position to read
-        to."""
+        """End of a JSON value and of the whitespace after it; None if the text is too short to tell. `first`: position of the first closing
+        tag, which is returned for invalid JSON."""
         size = first - start
         while True:
             part = self._text[start : start + size]  # the decoder counts lines from the start of its input

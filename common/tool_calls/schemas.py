@@ -71,7 +71,7 @@ class Types:
 
 
 def names_of(value: JsonValue) -> frozenset[str]:
-    """Types of a value; a number may have two."""
+    """Names of a value's types; a whole number has two."""
     match value:
         case None:
             return frozenset({"null"})

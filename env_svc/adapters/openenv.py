@@ -7,8 +7,8 @@
 
 A server holds its episodes in connections, which end with the replica that opened them. So an episode's state is its history:
 the seed of its reset, the actions since, and a digest of each observation. A replica that has the state resumes the episode:
-in its waiting session, or in a new one by replaying the actions. If a replayed observation differs from the first one, the
-attempt is void. A redelivered step is replayed in the same way.
+in its waiting session, or in a new one by replaying the actions. If a replayed observation differs from the original one,
+the attempt is void. A redelivered step is replayed in the same way.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ FENCED = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
 class OpenEnvState(TypedDict):
-    """An episode, as it travels."""
+    """State of an episode, as messages carry it."""
 
     seed: int
     actions: list[Action]
@@ -41,7 +41,7 @@ class OpenEnvState(TypedDict):
 
 
 class OpenEnv(Environment[OpenEnvState]):
-    """Episodes on a server: the policy's replies are the actions, the observations its messages."""
+    """Episodes on a server: the policy's replies are the actions, and the observations are the messages to the policy."""
 
     operator_options = ("server", "sessions")
     components = ("actions", "malformed")
@@ -115,7 +115,7 @@ class OpenEnv(Environment[OpenEnvState]):
         return observed, _schemas(await session.step({"type": "list_tools"})) if self._has_tools else []
 
     async def _played(self, session: Session, state: OpenEnvState, actions: list[Action]) -> Turn[OpenEnvState]:
-        """The turn that follows from `actions`. The session then waits for the next, or ends."""
+        """The turn that follows from `actions`. The session then waits for the next actions, or ends if the episode is over."""
         role: Literal["tool", "user"] = "tool" if self._has_tools else "user"
         messages: list[ChatMessage] = []
         async with self._sessions.ending(session):

@@ -23,7 +23,7 @@ from env_svc.contract import EnvironmentUnavailable
 CONNECT_TIMEOUT_S = 20.0
 CLOSE_TIMEOUT_S = 5.0
 HEARTBEAT_S = 20.0
-"""Seconds between pings, so that a vanished server does not cost a whole call's time."""
+"""Seconds between pings, so that a vanished server is noticed before a call's timeout."""
 MAX_MESSAGE_BYTES = 16 * 2**20
 
 
@@ -70,7 +70,7 @@ class Session:
         return await self._ask("reset", data)
 
     async def step(self, action: dict[str, JsonValue]) -> Observation:
-        """Raises: RefusedAction; RuntimeError when the environment on the server failed."""
+        """The observation after an action. Raises: RefusedAction; RuntimeError if the environment on the server failed."""
         return await self._ask("step", action)
 
     async def close(self) -> None:
@@ -144,7 +144,10 @@ class Sessions:
 
     @asynccontextmanager
     async def ending(self, session: Session, *, only_if_it_fails: bool = False) -> AsyncGenerator[None, None]:
-        """End the session after the block unless it waits by then; after a cancelled call its position is unknown."""
+        """End the session after the block, unless it waits by then. If the block fails, the session is dropped: its position is unknown.
+
+        `only_if_it_fails`: keep the session if the block does not fail.
+        """
         try:
             yield
         except BaseException:

@@ -8,8 +8,8 @@
 A taskset gives prompts, tools and grades, and an environment of verifiers may play the user. Both run here, in the host
 process; the policy is sampled elsewhere. A taskset that needs a container, a harness or a second model is refused.
 
-An episode's state is its history: the replies so far, and digests of the messages around them. A process that has it resumes the
-episode that it holds, or replays the replies in a new one, which must then send the same messages.
+An episode's state is its history: the replies so far, and digests of the messages around them. A process that gets this
+state resumes the episode if it still holds it. Otherwise it replays the replies in a new episode, which must send the same messages.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ MAX_ROWS_OF_ENDLESS = 10_000
 
 
 class VerifiersState(TypedDict):
-    """An episode, as it travels."""
+    """State of an episode, as messages carry it."""
 
     row: int
     """Position in the taskset."""
@@ -84,7 +84,8 @@ class Taskset(Environment[VerifiersState]):
         instruction: str = "",
         reasoning: bool = False,
     ) -> None:
-        """`config`: the taskset's configuration. `environment`: its `Env`'s. `settings`: the task's `adjustable` fields of `config`."""
+        """`config`: configuration of the taskset. `environment`: configuration of its `Env`. `adjustable`: fields of `config` that tasks
+        may set. `settings`: the task's values for these."""
         for name in settings or {}:
             if name not in (adjustable or []):
                 raise WrongOptions(f"taskset '{taskset}' lets tasks set no '{name}'{suggestion(name, adjustable or [])}")
@@ -229,7 +230,7 @@ def _loaded(name: str, config: dict[str, JsonValue], environment: dict[str, Json
 
 
 def _check_task(task: Any, *, grades_itself: bool) -> None:
-    """Raises: WrongOptions for an unsupported task. Without a runtime `score` silently skips hooks that need one."""
+    """Raises: WrongOptions for an unsupported task, such as one whose hooks need a runtime: without one, `score` skips them silently."""
     kind = type(task).__name__
     rewards, judges = task.hooks("reward"), [judge.score for judge in task.plugged_judges()]
     if grades_itself and not rewards and not judges:
@@ -259,7 +260,7 @@ async def _answered(episode: HeldEpisode, reply: Reply | None) -> list[ChatMessa
 
 @contextmanager
 def _unavailability() -> Generator[None, None, None]:
-    """Raise EnvironmentUnavailable if a judge's model or a game's server fails, but not for bugs of the taskset."""
+    """Context. Raises: EnvironmentUnavailable if a judge's model or a game's server fails in it; bugs of the taskset stay as they are."""
     try:
         yield
     except (vf.RolloutError, ConnectionError) as error:

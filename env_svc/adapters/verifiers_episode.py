@@ -89,7 +89,7 @@ class PolicyAgent:
     """Agent of an environment of verifiers (`agents.<name>`), which holds one conversation."""
 
     def __init__(self, episode: HeldEpisode, name: str, config: Any, shared: Sequence[ServedToolset], manner: PromptStyle) -> None:
-        """`Any`: a `vf.AgentConfig`."""
+        """`config`: a `vf.AgentConfig`."""
         self._episode, self._shared, self._manner = episode, shared, manner
         self._info = vf.AgentInfo(config=config, name=name)
         self.trainable = True
@@ -105,7 +105,7 @@ class PolicyAgent:
 
     @asynccontextmanager
     async def interaction(self, task: Any, *, on_trace: Callable[[Any], None] | None = None) -> AsyncGenerator["Conversation", None]:
-        """`vf.Agent.interaction`: the caller is the user."""
+        """`vf.Agent.interaction`: a conversation in which the caller plays the user."""
         async with self._conversation(task, on_trace) as conversation:
             yield conversation
             conversation.trace.stop("user_closed")

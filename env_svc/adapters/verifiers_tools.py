@@ -1,7 +1,7 @@
 """Tool servers of verifiers, called as functions in this process, without a server.
 
-A `Toolset` is a class whose methods are tools, and whose `state` belongs to the calling episode. Those of a task are built
-for every episode, those of a taskset once. Both may keep their episode's data in the state, which graders read.
+A `Toolset` is a class whose methods are tools, and whose `state` belongs to the calling episode. Toolsets of a
+task are built for every episode, toolsets of a taskset once. Both may keep their episode's data in the state, which graders read.
 """
 
 import functools
@@ -39,7 +39,7 @@ class ServedToolset:
             self._server.add_tool(_one_signature(function), name=given, description=(function.__doc__ or "").strip() or None)
 
     async def start(self, data: Any = None) -> None:
-        """`data`: the task's data, for a toolset that belongs to one."""
+        """`data`: the task's data, for a toolset that belongs to a task; None for a toolset of the taskset."""
         await self._toolset.setup()
         if data is not None:
             await self._toolset.setup_task(data)
@@ -50,7 +50,7 @@ class ServedToolset:
         return {self._prefix + tool.name: {"description": tool.description or "", "parameters": tool.input_schema} for tool in listed}
 
     async def call(self, name: str, arguments: dict[str, JsonValue], state: Any) -> str:
-        """The answer, or the error in the call. Raises: EnvironmentUnavailable."""
+        """The tool's answer, or the text of its error, for the policy to read. Raises: EnvironmentUnavailable."""
         token = _call_state.set(state)
         try:
             result: Any = await self._server.call_tool(name.removeprefix(self._prefix), arguments)

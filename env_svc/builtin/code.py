@@ -4,7 +4,7 @@ Rows are JSON objects as in MBPP: a text, tests that are assert statements, and 
 
     {"text": "Write a function that doubles.", "test_list": ["assert double(2) == 4"], "code": "def double(n): return 2 * n"}
 
-The last fenced block of a reply that defines the tested function is its code, or else the last block; without one the whole reply is.
+A reply's code is its last fenced block that defines the tested function, or else its last block, or else the whole reply.
 `code_grading.py` grades it so that a policy can forge nothing.
 """
 
@@ -94,7 +94,7 @@ class Code(Environment[CodeState]):
 
 
 def written(reply: str, function: str) -> str:
-    """Code in a reply."""
+    """The code in a reply, by the rule above. `function`: name of the tested function."""
     blocks = [textwrap.dedent(block["code"]) for block in BLOCK.finditer(reply)]
     return next((block for block in reversed(blocks) if code_grading.defines(block, function)), blocks[-1] if blocks else reply)
 

@@ -2,8 +2,8 @@
 
 A test is one `assert` of the task's author. Its calls of the requested function run in one sandbox with the policy's code, which
 sees nothing of the test but the arguments. The returned values come back as text that can only build values of builtin and standard
-types. The assertion then runs on them in another sandbox, without the policy's code. So that code controls nothing but what its
-functions return.
+types. The assertion then runs on them in another sandbox, without the policy's code. So the policy's code
+controls nothing but what its functions return.
 """
 
 import ast
@@ -14,11 +14,11 @@ from itertools import count
 from typing import cast
 
 RAISED = "!"
-"""Mark of a call or assertion that raised, printed in place of its number."""
+"""Printed in place of the number of a call or assertion that raised an exception."""
 MAX_VALUE_CHARS = 20_000
 """Maximum length of one call's result, as text."""
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
-"""Exceptions of Python's parser."""
+"""Exceptions that Python's parser raises for a source that it cannot read."""
 VALUES = {
     **dict.fromkeys(("bytearray", "frozenset", "iter", "range", "set"), ""),
     **{name: f"from collections import {name}" for name in ("Counter", "OrderedDict", "deque")},
@@ -57,8 +57,8 @@ def _writer(bool=bool, bytes=bytes, complex=complex, dict=dict, float=float, fro
     return written
 _written, _print, _str = _writer(), print, str
 """
-"""Source of `_written`: converts a value to text, using builtin types for instances of their subclasses. It binds the builtins before the
-policy's code can replace them; manipulating it achieves no more than returning another value."""
+"""Source of the function `_written`, which converts a value to text; an instance of a subclass becomes one of the builtin type. It
+binds the builtins before the policy's code can replace them. If that code manipulates `_written`, it only returns another value."""
 
 
 class NotATest(ValueError):
@@ -89,9 +89,9 @@ def unit_test(source: str, function: str) -> UnitTest:
 
 
 def function_of(sources: Sequence[str], reference: str = "") -> str:
-    """The tested function: the first called name that the author's solution defines as one, or else that is no builtin.
+    """Name of the tested function: the first name called in the tests that `reference`, the author's solution, defines.
 
-    Raises: NotATest.
+    If it defines none of them: the first called name that is no builtin. Raises: NotATest.
     """
     nodes = [node for source in sources for node in ast.walk(_tree(source))]
     called = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
@@ -108,7 +108,7 @@ def defines(source: str, function: str) -> bool:
 
 
 def asking_program(solution: str, setup: str, tests: Sequence[UnitTest], mark: str) -> str:
-    """The policy's code, followed by the setup, and by the tests' calls, each of which prints a line with its result."""
+    """A program: the policy's code, the setup, and the tests' calls, each of which prints a line with its result."""
     first, rest = _after_future(solution)
     asked = [
         f"try:\n    _print('\\n{mark}', {number}, _written({call}))\n"
@@ -138,7 +138,8 @@ def raised(output: str, mark: str) -> list[str]:
 def judging_program(setup: str, tests: Sequence[UnitTest], values: Mapping[int, str], mark: str, reference: str = "") -> str:
     """A program that prints `mark` and the number of each test that holds.
 
-    It contains tests and values, no code of the policy, and the author's solution if a test or the setup uses a name of it.
+    It contains the tests and values, and `reference`, the author's solution, if a test or the setup uses a name that this defines. It
+    contains no code of the policy.
     """
     numbers, judged = count(), list[str]()
     tree = _tree(setup)
@@ -184,7 +185,7 @@ def _bound(source: str, *kinds: type[ast.stmt]) -> set[str]:
 
 
 def _after_future(source: str) -> tuple[str, str]:
-    """Split a program after its imports of `__future__`, which only a docstring may precede."""
+    """Split a program after its imports from `__future__`: only a docstring may stand before such imports."""
     imports = [node for node in _tree(source).body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
     lines = source.encode(errors="replace").splitlines(keepends=True)  # of bytes: at the ends that Python's parser counts
     at = cast("int", imports[-1].end_lineno) if imports else 0

@@ -3,10 +3,10 @@
     RL__ abcd        R reverses, L rotates: dcba, then cbad. A reply that ends with `cbad` is right
 
 The base model `models/compose` knows every function alone and was never shown a program of two letters. Most pairs are for training;
-the held-out ones are two diagonals of the table of pairs, so that each function is twice first and twice second in them. A pair whose
-effect is also that of another program of up to two letters belongs to no split: the other program would answer for it.
+the held-out ones are two diagonals of the table of pairs, so that each function is first in two of them and second in two. A pair belongs
+to no split if another program of up to two letters has the same effect: a policy could answer by that program.
 
-Row i is drawn from the task's seed and i; words of evaluations, whose seed is another, are others.
+Row i is drawn from the task's seed and i. Evaluations have another seed, and so other words.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, T
 LETTERS = "abcdefgh"
 WORD_LENGTH = 4
 MAX_PROGRAM = 4
-"""Letters of the longest program; shorter ones are filled up, so that the word always stands at the same place."""
+"""Number of letters of the longest program. Shorter programs are padded, so that the word always begins at the same position."""
 FILLER = "_"
 
 FUNCTIONS = {
@@ -34,15 +34,15 @@ FUNCTIONS = {
     "F": "1+ 2+ 3 4",
     "N": "1 2 3- 4-",
 }
-"""Result of each function, letter by letter: the place in the word that the letter is taken from, then + or - for each step forward or
-back in the alphabet, which is a circle; or a constant letter."""
+"""Function → the letters of its result. A letter is a constant, or a position in the word, from 1, whose letter is taken. Each + or - moves
+it one step forward or back in LETTERS, whose ends are joined."""
 HELD_OUT_DIAGONALS = (3, 6)
-"""A pair of functions i and j is held out where j − i, modulo their number, is one of these."""
+"""A pair of functions number i and j is held out if j − i, modulo the number of functions, is one of these."""
 
 Split = Literal["train", "held_out", "longer", "single"]
 Rule = Literal["outcome", "coin"]
 Letter = tuple[int | None, int]
-"""Place in the word and steps in the alphabet; or None and the number of a letter."""
+"""(position in the word, from 0, and steps in the alphabet), or (None and the number of a constant letter)."""
 Effect = tuple[Letter, ...]
 
 
@@ -56,7 +56,7 @@ NOTHING: Effect = tuple((place, 0) for place in range(WORD_LENGTH))
 
 
 def effect(program: str) -> Effect:
-    """The program's map of words. Two programs agree on all words exactly if their effects are equal."""
+    """What the program does to any word. Two programs have the same result on all words exactly if their effects are equal."""
     found = NOTHING
     for name in program:
         found = tuple(_moved(found[place], steps) if place is not None else (None, steps) for place, steps in EFFECTS[name])

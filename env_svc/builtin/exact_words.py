@@ -88,5 +88,5 @@ def words_in(text: str) -> int:
 
 
 def reward(words: int, count: int) -> float:
-    """Reward of a reply that ended by itself."""
+    """Reward of a reply that ended by itself. `words`: its number of words; `count`: the number asked for."""
     return 1.0 if words == count else NEARLY * max(0.0, 1 - abs(words - count) / count)

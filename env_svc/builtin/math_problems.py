@@ -31,7 +31,7 @@ MAX_REPLY_CHARS = 20_000
 """Maximum characters, from the end of a reply, searched for its answer."""
 THOUSANDS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 SMALL = 1e-4
-"""Magnitude below which numbers are compared relative to their size: the library compares six decimals, and takes 2⁻⁹⁹ for 2⁻⁹⁸."""
+"""Magnitude below which numbers are also compared relative to their size: the library compares six decimals, so that 2⁻⁹⁹ equals 2⁻⁹⁸."""
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # or every process logs that its alarm is off
 
@@ -90,7 +90,7 @@ class MathProblems(Environment[str]):
 
 
 def final_answer(answer: str) -> str:
-    """`72` of a GSM8K answer that ends with `#### 72`, without commas between thousands."""
+    """The text after the last `####`, or else all of `answer`; a number without commas between thousands."""
     final = answer.rpartition("####")[2].strip().strip("$")
     return final.replace(",", "") if THOUSANDS.fullmatch(final) else final
 
@@ -137,7 +137,7 @@ def _parsed(text: str) -> Any:
 
 @contextmanager
 def _computing_at_most(computing_s: float) -> Generator[None]:
-    """Limits the block's CPU time, in the main thread. Raises: TimeoutException."""
+    """Context that limits the CPU time of its block, which must run in the main thread. Raises: TimeoutException."""
 
     def end(*_: object) -> None:
         raise TimeoutException

@@ -41,7 +41,7 @@ UNREPEATABLE = frozenset({"codeio"})
 
 
 OF_THE_TASK = ("seed", "size")
-"""Fields that are set from the task's rows."""
+"""Fields of a data set's configuration that the task's rows and seed determine, so that no option may set them."""
 
 
 WORDS = re.compile(r"[^\W_]+(?: [^\W_]+)*", re.ASCII)

@@ -2,9 +2,9 @@
 
 Some of reasoning-gym's scorers call Python's `eval` or sympy's `parse_expr` (which is `eval` too) on the reply. A policy that is
 rewarded for the effects of evaluation would learn to use it, and any user could run code on this machine. So such a scorer gets
-a reply only if its evaluation can do no more than build a value. Others become UNREADABLE, which scores like any text that
-does not parse. The filter is an allow list: code needs no parentheses (an assignment to an attribute can call a function),
-and a name alone reads the right answer.
+a reply only if its evaluation can do no more than build a value. Any other reply becomes UNREADABLE, which scores like a text
+that does not parse. The filter is an allow list, since a list of forbidden code would miss some: an assignment to an
+attribute can call a function, and a name alone can read the right answer.
 """
 
 import ast
@@ -27,7 +27,7 @@ CONSTANTS = frozenset({"C", "E", "I", "pi"})
 MAX_VARIABLE_CHARS = 2
 MAX_EXPONENT = 100
 MAX_POWER_DEPTH = 2
-"""Maximum nesting of powers: enough for mathematics, too few to fill the memory with digits."""
+"""Maximum nesting of powers: enough for mathematics, too little to fill the memory with digits."""
 MAX_FORMULA_CHARS = 10_000
 """Maximum length of a formula; Python's parser is recursive."""
 
@@ -42,7 +42,7 @@ def readable(dataset: str, reply: str) -> str:
 
 
 def _is_inert(reply: str) -> bool:
-    """Whether the reply is a literal, or text that can only be compared."""
+    """Whether evaluation of the reply is harmless: a literal, or text whose characters form no operator and no known name."""
     if OWN_CHARACTERS.issuperset(reply):
         return True
     try:
@@ -82,7 +82,7 @@ def _is_term(node: ast.expr, powers: int) -> bool:
 
 
 def _is_exponent(node: ast.expr, powers: int) -> bool:
-    """A term with a variable, which stays symbolic, or one small number or fraction; never another power."""
+    """Whether an exponent is a term with a variable, which stays symbolic, or one small number or fraction; never with a power in it."""
     inner = list(ast.walk(node))
     constants = [part.value for part in inner if isinstance(part, ast.Constant)]
     if any(not isinstance(value, int | float) or abs(value) > MAX_EXPONENT for value in constants):

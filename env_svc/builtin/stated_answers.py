@@ -11,7 +11,8 @@ from fractions import Fraction
 
 STATEMENT = re.compile(r"####|<answer>|\\f?boxed\s*\{|(?<!</)\banswers?\b[^\n.]{0,60}?(?:\b(?:is|are|was|be)\b|[:=])", re.IGNORECASE)
 MAX_STATEMENTS = 8
-"""Maximum statements that are tried, from the last one: one without an expression, as in "the answer is unclear", is skipped."""
+"""Maximum statements that are tried, beginning with the last one. A statement without an expression, as in "the answer is unclear", is
+skipped."""
 MAX_STATED_CHARS = 300
 """Maximum length of a stated answer. The library's time grows with the square of the length."""
 MAX_UNSTATED_CHARS = 1000
@@ -19,7 +20,7 @@ MAX_UNSTATED_CHARS = 1000
 
 ANSWER_END = re.compile("</answer>", re.IGNORECASE)
 HEADING = re.compile(r"####[#\s]*[A-Za-z]{2,}[^\n]*\n\s*\S")
-"""A heading of Markdown, with text below it: it states no answer."""
+"""A heading of Markdown with text below it, which looks like `#### …` and states no answer."""
 SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)")
 DISPLAYED = re.compile(r"\\[\[\]]")
 """Marks of a displayed formula."""
@@ -30,7 +31,7 @@ COMMAND = re.compile(r"\\(?:text|mathrm|mbox|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+
 TEXT = re.compile(r"\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}")
 MARKUP = " \t*_`"
 LEAD = "answer is "
-"""Prefix of a text that is searched for an answer: after it the library takes the first expression, and not the last."""
+"""Prefix added to a text that is searched for an answer. It makes the library take the first expression instead of the last."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,13 @@ class Stated:
 
     text: str
     is_whole: bool
-    """True: the text is only the answer; False: it is searched for one."""
+    """True: the text is only an answer; False: an answer has to be found in the text."""
 
 
 def stated_answers(reply: str) -> list[list[Stated]]:
-    """Readings of the reply's statements, the last statement and the best reading first.
+    """Each statement's readings, best first; the last statement comes first.
 
-    The last entry is the reply's end, for a reply that states no answer. Time is linear in the reply's length.
+    After the statements follows the end of the reply, in case that they give no answer. Time is linear in the reply's length.
     """
     matches = list(STATEMENT.finditer(reply))[-MAX_STATEMENTS:]
     ends = [*(match.start() for match in matches[1:]), len(reply)]
@@ -76,7 +77,7 @@ def _ways(reply: str, match: "re.Match[str]", end: int) -> Iterator[Stated]:
 
 
 def _with_joined_boxes(reply: str, matches: "list[re.Match[str]]", found: list[list[Stated]]) -> list[list[Stated]]:
-    """`\\boxed{1}` and `\\boxed{2}`, with nothing else between them, state both."""
+    """`found`, in which a box that follows another, as in `\\boxed{1}` and `\\boxed{2}`, states the answers of both."""
     joined = [found[0]]
     for before, match, ways in zip(matches, matches[1:], found[1:], strict=False):
         if "boxed" in before[0] and "boxed" in match[0] and joined[-1] and ways:
@@ -118,7 +119,7 @@ def words(text: str) -> str:
 
 REPEATING = re.compile(r"(?<![\d.])(?P<whole>\d*)\.(?P<fixed>\d*)\\overline\s*\{?\s*(?P<repeated>\d+)\s*\}?")
 ENDLESS = re.compile(r"(?<![\d.])(?P<whole>\d{0,12})\.(?P<fixed>\d{0,12}?)(?P<repeated>\d{1,6}?)(?P=repeated)+(?:\.{3}|…|\\[lc]?dots)")
-"""A decimal that an ellipsis continues: its shortest block of digits that is written twice or more repeats."""
+"""A decimal that ends with an ellipsis. The shortest block of digits that is written at least twice before it counts as repeating."""
 MINUS = str.maketrans("−–", "--")
 CURRENCY = re.compile(r"(?<![\w)}])(?P<sign>-?)[ ]?\\?[$€£¥₹](?P<inner>-?)(?=\d)")
 SPACED_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:\\[,;: ]|\{,\}| )\d{3})+(?![\d,])")
@@ -136,7 +137,7 @@ MAX_DEPTH = 8
 MAX_BARS = 8
 """Maximum number of `|`: the parser tries which of them are pairs."""
 HUGE = re.compile(r"(?:\^|\*\*)\s*\{?\s*-?\s*\d{5}|\d{5}\s*\}?\s*!|\\(?:[dt]?binom|sum|prod)(?![A-Za-z])[^\n]{0,40}?\d{5}")
-"""A power, factorial, binomial, sum or product over more than 9,999, whose digits the library would compute."""
+"""A power, factorial, binomial, sum or product with a number of five digits or more: the library would compute all digits of its value."""
 TOWER = re.compile(r"(?:(?:\^|\*\*)[{(\s]*[\w.]+[\s]*){3}")
 """Powers of powers of powers."""
 
@@ -151,14 +152,14 @@ def is_computable(expression: str) -> bool:
 
 
 def plain(text: str) -> str:
-    """A text with mixed numbers, endless decimals, minus signs and prices in notations that the library finds."""
+    """The text, with mixed numbers, endless decimals, minus signs and prices rewritten in notations that the library recognizes."""
     text = ENDLESS.sub(_endless_decimal, text.translate(MINUS))
     text = CURRENCY.sub(r" \g<sign>\g<inner>", text) if "-" in text or not text.count("$") else text
     return MIXED.sub(_improper_fraction, text)
 
 
 def normalised(expression: str) -> str:
-    """An answer in LaTeX, in notations that the library reads correctly."""
+    """The answer as LaTeX, rewritten in notations that the library reads correctly."""
     expression = CURRENCY.sub(r"\g<sign>\g<inner>", expression.translate(MINUS))
     expression = ENDLESS.sub(_endless_decimal, REPEATING.sub(_repeating_decimal, _as_latex(expression)))
     expression = SPACED_THOUSANDS.sub(lambda match: re.sub(r"\D", "", match[0]), expression)

@@ -85,7 +85,7 @@ class Synthetic(Environment[SyntheticState]):
         return min(self._longest_s, drawn)
 
     def _reward(self, state: SyntheticState, text: str) -> float:
-        """one: always 1. coin: 0 or 1, by the reply. short: less for each character. vowels: their share of the letters."""
+        """one: always 1. coin: 0 or 1, by seed, row and reply. short: less for each character. vowels: their fraction of the letters."""
         match self._rule:
             case "one":
                 return 1.0

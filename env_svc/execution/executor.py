@@ -50,7 +50,7 @@ OutcomeBatch = list[tuple[int, Outcome]]
 MAX_CLASSES = 1024
 MAX_BUILT = 256
 MAX_CONCURRENT_BUILDS = 16
-"""Environments built concurrently, in threads of their own: a constructor that hangs blocks no other thread work."""
+"""Maximum environments built concurrently. They have their own threads, so a constructor that hangs blocks no other work in threads."""
 NO_LIMITS = spec.Limits()
 
 
@@ -58,7 +58,7 @@ BASE_REWARD = "reward"
 
 
 EPISODE_COMPONENTS = (BASE_REWARD, "out_of_turns", "out_of_tokens", "out_of_seconds", "tool_calls", "tool_errors")
-"""Components of every environment; the last two only for episodes with tools."""
+"""Names of components that every environment has; the last two only in episodes with tools."""
 
 
 class EnvironmentExecutor:

@@ -223,7 +223,7 @@ async def _found_calls(reply: Reply, tools: Mapping[str, Schema]) -> list[ToolCa
 
 
 def _packable(call: ToolCall | MalformedCall) -> ToolCall | MalformedCall:
-    """The call; a malformed one if its arguments cannot be packed, as its environment may be in another process."""
+    """`call`, or a MalformedCall if its arguments cannot be packed: the environment may run in another process."""
     try:
         msgpack.packb([] if isinstance(call, MalformedCall) else call.arguments)
     except (OverflowError, ValueError) as error:
@@ -237,7 +237,7 @@ def _tools_failure(error: WrongOptions | ToolUnavailable) -> Failed:
 
 
 async def _call(tool_set: ToolSet, call: ToolCall | MalformedCall, timeout_s: float) -> _ToolAnswer | Failed:
-    """Run one tool call and count it. Raises nothing but a cancellation."""
+    """Run one tool call and count it. Raises only CancelledError."""
     answer = await _call_tool(tool_set, call, timeout_s)
     TOOL_CALLS.labels("failed" if isinstance(answer, Failed) else "refused" if answer.is_error else "answered").inc()
     return answer

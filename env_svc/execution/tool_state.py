@@ -37,7 +37,7 @@ class ToolState:
 
     @classmethod
     def unwrap(cls, state: bytes) -> "tuple[ToolState | None, bytes]":
-        """The tool state around a state, if any, and the state itself."""
+        """The tool state that is packed around `state`, None without one, and the environment's own state."""
         if state[:1] not in EXTENSION_BYTES:
             return None, state
         unpacked: object = msgpack.unpackb(state)
@@ -53,5 +53,5 @@ class ToolState:
         return cast("bytes", packed)
 
     def counting(self, calls: int, errors: int) -> "ToolState":
-        """This tool state plus so many answered and refused calls."""
+        """This tool state with `calls` more answered calls and `errors` more refused ones."""
         return replace(self, usage=ToolUsage(self.usage.calls + calls, self.usage.errors + errors))

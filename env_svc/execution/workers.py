@@ -1,9 +1,9 @@
 """Worker processes for environments that compute: the door to pebble.
 
-Each worker is a pebble pool of one, so that a crash, a hang or a kill affects one worker and no other's lock. A job is a list
+Each worker is a pebble pool of one process. Workers share no lock, so a crash, a hang or a kill affects one worker only. A job is a list
 of calls for one environment; calls left after its slice of time become jobs of one call, spread over the workers. A call that
-exceeds its timeout has its worker killed. `common/fairness/fair_queue.py` says
-whose job is next; no task occupies all workers, so one of slow calls leaves a worker to the others.
+exceeds its timeout has its worker killed. `common/fairness/fair_queue.py` decides
+whose job is next. No task occupies all workers, so a task with slow calls leaves a worker to the others.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from env_svc.registry import modules
 
 START_TIMEOUT_S = 120.0
 GRACE_S = 30.0
-"""Time allowed beyond a call's timeout for pebble to end the call; after it the worker is replaced."""
+"""Seconds after a call's timeout in which pebble must end the call; otherwise the worker is replaced."""
 
 log = structlog.get_logger()
 

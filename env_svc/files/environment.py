@@ -29,7 +29,7 @@ from env_svc.process_folder import ProcessFolder
 
 Part = Literal["all", "train", "held_out"]
 ROLES: Mapping[str, str] = {"developer": "system"}
-"""Roles that chat templates know under another name."""
+"""Role in a file → its name in chat templates, for those that differ."""
 
 
 class RowFile:
@@ -61,8 +61,8 @@ class FileRows(Environment[int]):
     def __init__(
         self, rows: RowFile, *, grader: dict[str, JsonValue], file: str | None = None, part: Part = "all", held_out: float = 0.0
     ) -> None:
-        """`file`: replaces the file in the environment's name, as for an evaluation. `part`: rows to use; `held_out`: fraction of the last
-        rows that training leaves out."""
+        """`file`: replaces the file in the environment's name, as for an evaluation. `part`: rows to use. `held_out`: fraction
+        of the rows, at the end of the file, that training leaves out."""
         del file
         if not 0 <= held_out < 1:
             raise WrongOptions(f"environment 'file': held_out is {held_out:g}, expected a share from 0 to below 1")
@@ -116,7 +116,8 @@ ROUNDS = 4
 def permuted(position: int, count: int, key: str) -> int:
     """Position of `position` in a permutation of 0 to count - 1 selected by `key`.
 
-    A Feistel network over the smallest square of a power of two that holds `count`; values outside are mixed again.
+    A Feistel network permutes 0 to s - 1, where s ≥ `count` is the smallest square of a power of two. Results of `count` or more are
+    permuted again.
     """
     half = max(1, ((count - 1).bit_length() + 1) // 2)
     while True:
@@ -151,7 +152,7 @@ class _Held:
 
 class FileStore:
     def __init__(self, blobs: Blobs, shared: Path) -> None:
-        """`shared`: folder of all replicas of this machine that share a data folder."""
+        """`shared`: folder of all replicas that use the same data folder on this machine."""
         self._blobs = blobs
         self._folder = ProcessFolder(shared)
         self._held: SingleFlightCache[tuple[str, str], _Held] = SingleFlightCache(MAX_HELD)

@@ -1,4 +1,4 @@
-"""Runs graders on a reply. A grader that fails gives 0 and is counted; a grader that cannot run voids the attempt."""
+"""Runs graders on a reply. A grader that fails gives 0 and is counted in the component ERRORS; one that cannot run voids the attempt."""
 
 import asyncio
 import math
@@ -32,16 +32,16 @@ BOUNDS = Bounds(time_s=10.0)
 IN_THREAD_CHARS = 2_000
 """Text length from which a comparison runs in a thread, as it would block the event loop."""
 MAX_CELLS = 2**27
-"""Product of the lengths of two texts that are compared: the work, tens of ms during which nothing else runs here."""
+"""Maximum product of the lengths of two compared texts: a comparison then blocks this process for at most tens of ms."""
 ERRORS = "grader_errors"
-"""Component: graders that failed."""
+"""Name of the component that counts failed graders."""
 
 
 @dataclass(frozen=True)
 class Grade:
     value: float
     parts: Mapping[str, float] = field(default_factory=dict[str, float])
-    """For `multi`: grade by grader."""
+    """Name of a grader → its grade, for a grader of the type `multi`; else empty."""
     errors: int = 0
 
 
@@ -105,7 +105,7 @@ class Grading:
 
 
 def _texts(grader: StringCheckGrader | TextSimilarityGrader, item: Row, sample: Sample) -> tuple[str, str]:
-    """Input and reference. Raises: MissingOutput; TooLong; WrongOptions for a row that lacks a field."""
+    """The grader's input and reference, rendered for a row. Raises: MissingOutput; TooLong; WrongOptions for a row that lacks a field."""
     try:
         return rendered(grader.input, item, sample), rendered(grader.reference, item, sample)
     except MissingField as error:

@@ -1,7 +1,7 @@
 """Control groups of hosted processes: memory, processes and computing time of each sandbox, counted over all that it starts.
 
-Where this machine lets the service make none, limits of single processes are all there is (`confinement.py`). Two layouts of
-/sys/fs/cgroup: one tree (version 2), or one for each controller (version 1). Source: the kernel's cgroup-v1 and cgroup-v2 documents.
+If the service may make no groups on this machine, only single processes are limited (`confinement.py`). /sys/fs/cgroup has
+one tree (version 2), or one for each controller (version 1). Source: the kernel's cgroup-v1 and cgroup-v2 documents.
 """
 
 import os
@@ -14,14 +14,14 @@ from pathlib import Path
 MOUNTED = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
 FAMILY = "marlaas-hosts"
-"""Folder of all sandboxes' groups, below the service's own group."""
+"""Name of the folder that contains the groups of all sandboxes, below the service's own group."""
 CONTROLLERS = ("cpu", "memory", "pids")
 MIB = 2**20
 PERIOD_US = 10_000
-"""Microseconds in which a group has its computing time; once that is used up, its processes wait for the next. Short, so that a group whose
-processes fill all cores leaves them to others several times in 100 ms."""
+"""Microseconds of a period. A group that has used its computing time for the period waits for the next one. Periods are short, so that a
+group whose processes fill all cores leaves them to others several times in 100 ms."""
 SHARES_OF_A_CORE = 1024
-"""Weight of a process outside of groups, in version 1. All sandboxes together weigh as much as one of them for each core."""
+"""Weight, in version 1, of a process outside the groups. All sandboxes together weigh as much as one such process for each core."""
 REMOVAL_S = 2.0
 """Maximum seconds for the kernel to empty a group whose processes were killed."""
 
@@ -65,7 +65,7 @@ class Cgroups:
         return [folder / name / "cgroup.procs" for folder in sorted(set(self._folders.values()))]
 
     def remove(self, name: str) -> None:
-        """Remove a group, once its processes have ended. One that still has some is left to `sweep`. Blocks for 2 s at most."""
+        """Remove a group once its processes have ended; blocks for at most REMOVAL_S. A group that still has some is left to `sweep`."""
         ends_at = time.monotonic() + REMOVAL_S
         for folder in set(self._folders.values()):
             while (folder / name).exists():
@@ -77,7 +77,7 @@ class Cgroups:
                     time.sleep(0.02)
 
     def sweep(self) -> None:
-        """Remove groups without processes, which killed replicas left behind. One in use cannot be removed."""
+        """Remove groups without processes, which killed replicas left behind. The kernel refuses to remove a group in use."""
         for folder in set(self._folders.values()):
             for group in folder.iterdir():
                 if group.is_dir():

@@ -48,20 +48,20 @@ class HostedConfig(BaseModel):
     options: dict[str, JsonValue] = {}
     variables: dict[str, str] = {}
     sandbox: bool = True
-    """False: runs outside the sandbox, with the rights of the service's user."""
+    """False: its processes run outside the sandbox, with the rights of the service's user."""
     network: bool = False
     """True: the machine's network, loopback included. False: none."""
     read: list[AbsolutePath] = []
     write: list[AbsolutePath] = []
-    """Paths that the sandbox shows, at the same place. Files written there stay."""
+    """Paths that the sandbox shows at the same place, writable. Files written there stay."""
     user: int | None = Field(default=None, ge=1)
-    """User id of its processes if the service is root, for files that it may write; default: a unique one per process."""
+    """User id of its processes if the service is root, so that they may write files of this user; default: a unique id per process."""
     memory_mib: int = Field(default=4096, ge=64)
-    """Memory of each process, and of all together if the service may make control groups."""
+    """Maximum memory of each process, in MiB, and of all together if the service may make control groups."""
     scratch_mib: int = Field(default=256, ge=1)
-    """Size of /tmp, which is kept in memory and ends with the process."""
+    """Size of /tmp, in MiB; it is kept in memory and ends with the process."""
     max_processes: int = Field(default=256, ge=8)
-    """Maximum processes and threads."""
+    """Maximum processes and threads in the sandbox of one process."""
     cores: float = Field(default=1.0, ge=0.1)
     """CPU cores, as a number of CPU seconds per second; enforced if the service may create control groups."""
 
@@ -77,12 +77,12 @@ class HostedConfig(BaseModel):
 
     @property
     def is_logged(self) -> bool:
-        """Whether prints are logged. False: discarded."""
+        """Whether the text that its processes print is logged. False: it is discarded."""
         return True
 
     @property
     def is_kept(self) -> bool:
-        """Whether a process that died is restarted immediately. False: at its next call."""
+        """Whether a process that died is restarted immediately. False: it is restarted at its next call."""
         return True
 
     @property
@@ -92,7 +92,7 @@ class HostedConfig(BaseModel):
 
 
 class PackageConfig(HostedConfig):
-    """An environment of a package that a tenant has uploaded. No file of the operator configures one."""
+    """An environment of a package that a tenant has uploaded. It never comes from the operator's file."""
 
     package: Path
     """Folder with the files of its wheel."""

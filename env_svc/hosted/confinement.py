@@ -29,18 +29,18 @@ from env_svc.settings import EnvSettings
 
 MIB = 2**20
 USERS = 1_000_000
-"""User ids for hosted processes, above those of the runs of policies' code."""
+"""Number of user ids for hosted processes, above those for runs of policies' code."""
 RUNS = 100_000
-"""User ids left to runs of policies' code."""
+"""Number of user ids, from FIRST_USER, that are left to runs of policies' code."""
 SYSTEM = ("/etc/ld.so.cache", "/etc/alternatives", *PUBLIC)
-"""Files besides libraries that programs need, and that reveal nothing of the machine."""
+"""Files that programs need besides libraries; they reveal nothing about the machine."""
 NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/services", "/etc/ssl", "/etc/pki", "/etc/ca-certificates")
-"""Files that a program with a network needs."""
+"""Files that a program needs to use the network."""
 INHERITED_VARIABLES = ("LANG", "LC_ALL", "TZ")
 TRIAL_TIMEOUT_S = 30.0
 MAX_OPEN_FILES = 4096
 MAX_LINKS = 40
-"""Links that lead to an interpreter; Linux follows as many."""
+"""Maximum symbolic links followed to an interpreter, as in Linux."""
 PROBE = """
 import importlib.util, json, sys
 found = [importlib.util.find_spec(name) for name in ('env_svc', 'common')]
@@ -90,7 +90,7 @@ class Confinement:
         self._cgroups = cgroups
         self._is_root = os.geteuid() == 0
         self._numbers: set[int] = set()
-        """Numbers of the sandboxes that there are; each stands for a user id, so it is used again when its sandbox is released."""
+        """Numbers of the existing sandboxes. Each stands for a user id, so the number of a released sandbox is reused."""
         self._visible: dict[str, list[str]] = {}
 
     @property
@@ -99,7 +99,7 @@ class Confinement:
         return f"a sandbox (bwrap), its memory and processes bounded {bounded}"
 
     def name_of_next(self) -> str:
-        """A name for a sandbox that is unique on this machine, and the same at each of its starts, until it is released."""
+        """Reserve a name for a new sandbox, unique on this machine. The sandbox keeps the name for all its starts, until `release`."""
         number = next(one for one in itertools.count() if one not in self._numbers)
         self._numbers.add(number)
         return f"{os.getpid()}-{number}"
@@ -141,7 +141,7 @@ class Confinement:
         self._numbers.discard(int(name.rpartition("-")[2]))
 
     async def try_out(self, interpreter: str | None = None) -> None:
-        """Run a program that does nothing. `interpreter`: default, the service's own. Raises: NotConfined."""
+        """Run a trivial program in a sandbox. `interpreter`: default: the service's own. Raises: NotConfined."""
         name = self.name_of_next()
         try:
             hosted = HostedConfig(python=interpreter or str(python()), environment="a:b")
@@ -153,7 +153,7 @@ class Confinement:
             raise NotConfined(f"a trial printed {printed!r:.200}")
 
     async def _seen_by(self, interpreter: str) -> list[str]:
-        """Paths that an interpreter needs, asked once. It is asked outside of the sandbox, so it must be the operator's."""
+        """Paths that an interpreter needs. It reports them once, outside the sandbox, so only the operator may choose an interpreter."""
         if interpreter not in self._visible:
             printed = await _printed([interpreter, "-I", "-c", PROBE], {})
             try:
@@ -169,7 +169,7 @@ class Confinement:
 
 
 def _found(interpreter: str) -> str:
-    """The absolute path of an interpreter; its link in a virtual environment is not followed. Raises: NotConfined."""
+    """The absolute path of an interpreter. Symbolic links, as in a virtual environment, are not followed. Raises: NotConfined."""
     found = shutil.which(interpreter)
     if found is None:
         raise NotConfined(f"{interpreter} cannot be run: No such file or directory")
@@ -177,7 +177,7 @@ def _found(interpreter: str) -> str:
 
 
 async def find_confinement(delegated: Path | None = None) -> Confinement:
-    """The sandbox of this machine, tried. `delegated`: as in `find_cgroups`. Raises: NotConfined, with the reason in one line."""
+    """This machine's sandbox, after a trial run. `delegated`: as in `find_cgroups`. Raises: NotConfined, with the reason in one line."""
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         raise NotConfined("there is no program bwrap: install the package bubblewrap")
@@ -267,7 +267,7 @@ async def _printed(argv: list[str], variables: dict[str, str]) -> str:
 
 
 async def choose_confinement(settings: EnvSettings, hosted: Mapping[str, HostedConfig]) -> Confinement | None:
-    """The sandbox for `hosted`; None if they run with the service's rights. Raises: Fatal if one is required and missing."""
+    """The sandbox for the environments `hosted`; None if they run with the service's rights. Raises: Fatal if a required one is missing."""
     if not hosted or settings.hosts_sandbox == "none":
         return None
     outside = [name for name, one in hosted.items() if not one.sandbox]
@@ -285,9 +285,9 @@ async def choose_confinement(settings: EnvSettings, hosted: Mapping[str, HostedC
 
 
 async def choose_own_confinement(settings: EnvSettings, found: Confinement | None) -> Confinement | None:
-    """The sandbox for packages of tenants; None if this replica plays none. `found`: that of the operator's hosts, if there is one.
+    """The sandbox for packages of tenants; None if this replica plays none. `found`: the sandbox of the operator's hosts; None: none.
 
-    Raises: Fatal if one is required and missing.
+    Raises: Fatal if a required sandbox is missing.
     """
     if settings.own == "none" or (settings.family_names and OWN_FAMILY not in settings.family_names):
         return None

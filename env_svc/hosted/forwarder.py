@@ -1,7 +1,7 @@
-"""Forwarder inside a sandbox: a port of its loopback, for clients of HTTP, in front of the socket of the service's proxy.
+"""Forwarder inside a sandbox: listens on a port of the sandbox's loopback, and forwards to the socket of the service's proxy.
 
-The sandbox has no network; the socket is the one thing of the service that it sees, and the proxy behind it decides (`proxy.py`). It runs
-in a thread of the host with an event loop of its own, since an environment may block the host's.
+The sandbox has no network, and sees nothing of the service but this socket. The proxy behind the socket decides which addresses may be
+reached (`proxy.py`). The forwarder has a thread and event loop of its own in the host, since an environment may block the host's loop.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ def forward(socket: str) -> int:
 
 
 def proxy_variables(port: int) -> Mapping[str, str]:
-    """Environment variables by which clients of HTTP find the proxy."""
+    """Environment variables that tell HTTP clients to use the forwarder at `port` as their proxy."""
     url = f"http://127.0.0.1:{port}"
     return {name: url for upper in ("HTTP_PROXY", "HTTPS_PROXY") for name in (upper, upper.lower())}
 
 
 async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copy until the end of `reader`, and end `writer` for writing."""
+    """Copy from `reader` to `writer` until `reader` ends; then send an end of file."""
     while data := await reader.read(CHUNK_BYTES):
         writer.write(data)
         await writer.drain()

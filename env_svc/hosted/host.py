@@ -1,8 +1,9 @@
 """Host process: `python -m env_svc.hosted.host module:attribute` serves one environment over standard input and output.
 
 The service starts it under the environment's interpreter. It ends when standard input closes, even while it computes. Prints of
-the environment go to standard error. With `--package FOLDER` it is found there too, after what the interpreter has, and what is wrong
-with it is reported as a frame; with `--proxy SOCKET` clients of HTTP get the proxy behind that socket by their usual variables.
+the environment go to standard error. With `--package FOLDER` the environment is imported from this folder, after the
+interpreter's own packages, and an error in it is reported as a frame. With `--proxy SOCKET` the usual environment variables point HTTP
+clients to the proxy behind this socket.
 """
 
 import argparse
@@ -24,7 +25,7 @@ MAX_BUILT = 256
 
 
 class Host:
-    """Environments of one class, one for each name and options."""
+    """Runs calls for environments of one class; it builds an object for each name and options."""
 
     def __init__(self, found: type[AnyEnvironment], output: int) -> None:
         self._found = found
@@ -33,7 +34,7 @@ class Host:
         self._runners: dict[int, asyncio.Task[None]] = {}
 
     def receive(self, frame: wire.Frame) -> None:
-        """Start the call of a frame, or cancel one."""
+        """Start the call that a frame contains, or cancel the call that it names."""
         if "cancel" in frame:
             runner = self._runners.get(frame["cancel"])
             if runner is not None:

@@ -19,7 +19,7 @@ from env_svc.hosted.wire import Hello
 from env_svc.registry import check_argument
 
 MAX_CONCURRENT_CALLS = 1024
-"""Maximum calls of a process whose environment does not compute; one that computes takes one at a time."""
+"""Maximum concurrent calls of a process if its environment does not compute; an environment that computes gets one call at a time."""
 
 log = structlog.get_logger()
 
@@ -44,7 +44,7 @@ class HostedEnvironment:
         await asyncio.gather(*(process.stop() for process in self._processes))
 
     def names(self) -> list[str]:
-        """Names that a task may write; the bare name until a process has reported the arguments."""
+        """Names that a task may write, one per argument; only the name without an argument until a process has reported its arguments."""
         arguments = [] if self._hello is None else self._hello.arguments
         return [f"{self.name}:{argument}" for argument in arguments] or [self.name]
 
@@ -54,7 +54,7 @@ class HostedEnvironment:
         return next((process.hello for process in self._processes if process.hello is not None), None)
 
     async def components(self, name: str, timeout_s: float) -> Sequence[str]:
-        """Components of its reward; none until a process was ready once. Raises: WrongOptions when `name` has a wrong argument."""
+        """Names of its reward's components; empty until a process was ready once. Raises: WrongOptions if `name` has a wrong argument."""
         if self._hello is None:
             with suppress(HostUnavailable, TimeoutError):
                 async with asyncio.timeout(timeout_s):
@@ -111,7 +111,7 @@ class HostPool:
     def __init__(
         self, hosted: Mapping[str, HostedConfig], timings: HostTimings = DEFAULT_TIMINGS, confinement: Confinement | None = None
     ) -> None:
-        """`confinement`: the sandbox of all whose table does not say `sandbox = false`; None: they run as the service's user."""
+        """`confinement`: sandbox for all environments without `sandbox = false` in their table; None: they run as the service's user."""
         self._environments = {name: HostedEnvironment(name, one, timings, confinement) for name, one in hosted.items()}
 
     @property

@@ -75,7 +75,7 @@ class HostProcess:
         self._starts = 0
         self._not_before = 0.0
         self.hello: Hello | None = None
-        """Report of the process about its environment; None until the process was first ready."""
+        """The process's description of its environment; None until the process was ready once."""
         self.busy = 0
         """Number of pending calls, including those that wait for its start."""
 
@@ -191,7 +191,7 @@ class HostProcess:
             return await process.wait()
 
     async def _end_failed(self, process: Process) -> None:
-        """Kill a process that did not become ready; returns when it is gone, or after the time for that."""
+        """Kill a process that did not become ready; return when it has ended, at most after `grace_s`."""
         self._kill(process)
         with suppress(TimeoutError):
             async with asyncio.timeout(self._timings.grace_s):

@@ -1,14 +1,14 @@
 """HTTP proxy of one sandbox: it connects to the addresses that the operator lists for the tenant, and to no others.
 
-It listens on a UNIX socket that the sandbox shows, so which tenant asks is known by the socket. `CONNECT` opens a tunnel; a plain request
-(`GET http://host:port/…`) is passed on with its headers, once per connection. It resolves names itself and connects to the address that
-it has looked at. The list is `MARLAAS_ENV_OWN_ADDRESSES`, entries separated by commas:
+The proxy listens on a UNIX socket that only this sandbox shows, so it knows the tenant of a request. `CONNECT` opens a tunnel; a plain
+request (`GET http://host:port/…`) is passed on with its headers, once per connection. The proxy resolves names itself, and connects to
+the IP that it has checked. The list is `MARLAAS_ENV_OWN_ADDRESSES`, entries separated by commas:
 
     acme=api.example.org:443     tenant acme, this name and port
-    acme=10.0.0.7:8000           this address; the only way to one that is not public
+    acme=10.0.0.7:8000           this IP; an address that is not public can only be listed as an IP
     acme=[fd00::7]:8000
 
-A name leads to public addresses alone: its owner could otherwise point it at this machine or its neighbours.
+A listed name leads only to public addresses: its owner could otherwise point it at this machine or its neighbours.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ CONNECT_TIMEOUT_S = 10.0
 IDLE_S = 120.0
 """Seconds without a byte either way, after which a connection ends."""
 OF_THE_PROXY = ("proxy-connection", "proxy-authorization", "connection", "keep-alive")
-"""Headers that are not passed on."""
+"""Headers between client and proxy, which are not passed on."""
 RESOLVERS = ThreadPoolExecutor(4, "resolve")
-"""Threads of their own: a name server that is silent holds up no other work of the service."""
+"""Threads that only resolve names, so that a silent name server holds up no other work of the service."""
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 
@@ -101,7 +101,7 @@ def parsed_addresses(entries: str) -> Mapping[str, frozenset[Address]]:
 
 
 def is_public(ip: IPAddress) -> bool:
-    """Whether it is an address of the public internet, also one that stands for an address of the other version."""
+    """Whether an IP belongs to the public internet; an IPv6 address that embeds an IPv4 address counts as the latter."""
     if isinstance(ip, ipaddress.IPv6Address):
         inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
         if ip in NAT64:
@@ -119,7 +119,7 @@ def _ip(text: str) -> IPAddress | None:
 
 
 class _Refused(Exception):
-    """The request is answered with this status."""
+    """The proxy refuses the request, with this status."""
 
     def __init__(self, status: str, reason: str) -> None:
         super().__init__(reason)
@@ -130,8 +130,8 @@ class Proxy:
     """Serves one sandbox from `start` to `stop`."""
 
     def __init__(self, folder: Path, allowed: Collection[Address], resolve: Resolve | None = None, idle_s: float = IDLE_S) -> None:
-        """`folder`: of its socket; the service's user alone may enter it. `allowed`: the tenant's addresses. `resolve`: name and port →
-        IPs; default: the machine's."""
+        """`folder`: where its socket is made; only the service's user may enter it. `allowed`: the tenant's addresses. `resolve`: name and
+        port → IPs; default: as this machine resolves names."""
         self._path = folder / f"proxy-{uuid.uuid4().hex}"
         self._allowed = frozenset(allowed)
         self._resolve = resolve or resolved

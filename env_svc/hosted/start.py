@@ -12,7 +12,8 @@ from env_svc.hosted.config import HostedConfig
 from env_svc.hosted.confinement import Command, Confinement, NotConfined
 
 INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR")
-"""Environment variables that a host without a sandbox inherits; passwords are in others, and token files below the service's HOME."""
+"""Environment variables that a host without a sandbox inherits. Others may contain passwords, and the service's HOME
+token files."""
 MAX_LINE_CHARS = 1_000
 MAX_LINES = 200
 """Maximum printed lines of one process that are logged in a minute."""
@@ -26,14 +27,14 @@ class HostUnavailable(Exception):
 
 
 class HostFailed(HostUnavailable):
-    """The code in the process is why it is not ready: it ended, or reported that it cannot be played, or sent no frame of the contract."""
+    """The process is not ready because of the code in it: it ended, reported that it cannot be played, or sent an invalid frame."""
 
 
 class HostStarter:
     """Starts the processes of one host, one after the other."""
 
     def __init__(self, environment: str, hosted: HostedConfig, confinement: Confinement | None) -> None:
-        """`confinement`: None if this machine has no sandbox for hosts."""
+        """`confinement`: sandbox of its processes; None if this machine has no sandbox for hosts."""
         self._environment = environment
         self._hosted = hosted
         self._confinement = confinement if hosted.sandbox else None
@@ -60,9 +61,9 @@ class HostStarter:
         return process
 
     async def log_prints(self, process: Process) -> None:
-        """Log what a process in a sandbox prints, until it ends. Returns immediately without a sandbox: there its prints are the service's.
+        """Log what a process in a sandbox prints, until it ends. Return immediately without a sandbox: it prints to the service's stderr.
 
-        A pipe of ours and not the service's own error output: that may be a terminal, or a file that others read as our log.
+        A sandboxed process must not have this stderr: it may be a terminal, or a file that others read as the service's log.
         """
         if process.stderr is None:
             return
@@ -94,7 +95,7 @@ class PrintedLines:
         self._count = 0
 
     def add(self, text: str, now_s: float) -> list[str]:
-        """Lines to log now. A line that is too long is cut, and what is over the number is left out, with one line that says so."""
+        """Lines to log now. Longer lines are cut. Lines beyond the number are dropped, and one line says so."""
         if int(now_s // 60) != self._minute:
             self._minute, self._count = int(now_s // 60), 0
         *lines, rest = (self._rest + text).split("\n")

@@ -1,13 +1,13 @@
 """Frames between the service and a host: four bytes of length, big-endian, then one MessagePack map.
 
     host → service    {"ready": PROTOCOL, "cpu_bound": …, "components": […], "arguments": […], "operator_options": […]}   first frame
-    host → service    {"refused": "…"}   in its place, of a tenant's package that cannot be played
+    host → service    {"refused": "…"}   in place of `ready`: a tenant's package cannot be played
     service → host    {"id": 7, "name": …, "options": {…}, "call": {"kind": "Open" | "Step", "value": {…}}}
     service → host    {"cancel": 7}
     host → service    {"id": 7, "outcome": {"kind": "Opened" | "Asked" | "Scored" | "Failed", "value": {…}}}
 
-Values are the dataclasses of `calls.py`, field by field. What a host reports is held to the contract on this side too: in its process,
-other people's code can write any frame.
+Values are the dataclasses of `calls.py`, field by field. The service also checks every frame of a host
+against the contract: other people's code in the host's process can write any frame.
 """
 
 import asyncio

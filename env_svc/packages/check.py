@@ -17,7 +17,7 @@ from env_svc.packages.wheel import Wheel, WheelRefused, missing_requirements
 RETRY_S = 10.0
 MAX_COMPONENTS = 64
 EVERYWHERE = ("marlaas",)
-"""Packages that every interpreter of environments has, installed or from a checkout."""
+"""Packages that every interpreter for environments has, whether they are installed or come from a checkout."""
 
 
 class _Objection(Exception):

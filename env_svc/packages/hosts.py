@@ -27,7 +27,7 @@ from env_svc.packages.wheel import WheelRefused
 FAILURE_TTL_S = 5.0
 """Seconds for which further calls fail with the error of a failed start."""
 CheckWeights = Callable[[Sequence[str]], None]
-"""Raises: WrongOptions if a task's weight names none of these components."""
+"""Check of a task's weights against an environment's components. Raises: WrongOptions if a weight names none of them."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class OwnHosts:
     def run(
         self, key: OwnEnvironmentKey, wheel: BlobRef, job: EnvironmentJob, check_weights: CheckWeights
     ) -> AsyncGenerator[list[tuple[int, Outcome]], None]:
-        """(position in `job.calls`, outcome) of every call, in lists as they become ready. Raises: Unavailable if the wheel is."""
+        """(position in `job.calls`, outcome) of every call, in lists as they become ready. Raises: Unavailable without the wheel."""
         return as_completed_batches(self._run_one(key, wheel, job, position, check_weights) for position in range(len(job.calls)))
 
     async def examine(self, key: OwnEnvironmentKey, wheel: BlobRef, claimant: Claimant) -> Hello:

@@ -36,7 +36,7 @@ VARIABLES = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREA
 
 
 MAX_CONCURRENT_CALLS = 64
-"""Maximum calls of a process whose environment does not compute; one that computes takes one at a time."""
+"""Maximum concurrent calls of a process if its environment does not compute; an environment that computes gets one call at a time."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class OwnProcess:
     owned: AsyncExitStack
 
     async def stop(self) -> None:
-        """End it, and release its sandbox, proxy and package."""
+        """End the process, and release its sandbox, proxy and package."""
         await self.owned.aclose()
 
 
@@ -130,26 +130,26 @@ class OwnHost:
         self.wheel = wheel
         self.weight = 1.0
         self.tasks: set[str] = set()
-        """Tasks that have called it and not ended."""
+        """Tasks that have called the environment and have not ended."""
         self.process: OwnProcess | None = None
         self.has_place = False
         self.holder: asyncio.Task[None] | None = None
-        """Holds its place; None without calls."""
+        """Task that holds the host's place for a process; None without calls."""
         self.calls = 0
         """Number of calls that wait or run."""
         self.used_at = time.monotonic()
         self.failure: Exception | None = None
         self.failed_at = 0.0
         self.idle = asyncio.Event()
-        """Set without calls."""
+        """Set while no call waits or runs."""
         self.vacant = asyncio.Event()
-        """Set without running calls."""
+        """Set while no call runs."""
         self.vacant.set()
         self._running = 0
         self._slots: FairSlots | None = None
-        """Slots that calls may take; None while it is closed."""
+        """Slots that calls may take; None while the host is closed."""
         self._entered = FairSlots(1)
-        """Slots of the running calls, also after it is closed."""
+        """Slots that running calls have taken, kept after the host is closed."""
         self._opening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @contextmanager

@@ -76,7 +76,7 @@ async def serving_own(settings: EnvSettings, bus: Bus, confinement: Confinement 
 
 
 async def _installed(settings: EnvSettings, confinement: Confinement) -> list[str] | None:
-    """Names of the interpreter's packages; None if it cannot play environments here. Raises: Fatal if it must."""
+    """Names of the packages of MARLAAS_ENV_OWN_PYTHON; None if it cannot play environments here. Raises: Fatal if `own` is `required`."""
     try:
         await confinement.try_out(settings.own_python)
         process = await asyncio.create_subprocess_exec(settings.own_python, "-I", "-c", INSTALLED, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)

@@ -1,7 +1,6 @@
 """Unpacked packages of this replica; each folder exists while a process uses it.
 
-The folder of a tenant and digest is made once, under a temporary name, and renamed when all files are written. All folders are inside
-this process's own.
+Each tenant and digest has one folder. It gets its name only when all files are written. All folders are in this process's own folder.
 """
 
 import asyncio
@@ -42,7 +41,7 @@ class PackageStore:
     """Fetches and unpacks wheels, and removes unused ones."""
 
     def __init__(self, blobs: Blobs, shared: Path) -> None:
-        """`shared`: folder of all replicas of this machine that share a data folder."""
+        """`shared`: folder of all replicas that use the same data folder on this machine."""
         self._blobs = blobs
         self._folder = ProcessFolder(shared)
         self._held: dict[tuple[str, str], _Held] = {}
@@ -59,9 +58,9 @@ class PackageStore:
         self._folder.close()
 
     async def acquire(self, tenant: str, ref: BlobRef) -> Unpacked:
-        """The package, kept until as many calls of `release`.
+        """The unpacked package. It is kept until `release` was called as often as `acquire`.
 
-        Raises: WheelRefused; Reject if the blob is missing or damaged; Unavailable if the store or the disk is.
+        Raises: WheelRefused; Reject if the blob is missing or damaged; Unavailable if the blob store or the disk is unavailable.
         """
         held = self._held.setdefault((tenant, ref.sha256), _Held())
         held.users += 1

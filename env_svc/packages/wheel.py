@@ -25,7 +25,7 @@ GROUP = "marlaas.environments"
 """Group of entry points that name environments."""
 TAG = re.compile(r"^py3[0-9]*(\.py[23][0-9]*)*-none-any$|^py2\.py3-none-any$")
 COMPILED = (".so", ".pyd", ".dll", ".dylib", ".exe", ".a", ".o", ".pyc", ".pth")
-"""Suffixes of files other than source; a `.pth` runs code at each start of an interpreter."""
+"""Suffixes of files that a wheel may not contain: compiled code, and `.pth`, which runs code at each start of an interpreter."""
 NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?$")
 VERSION = re.compile(r"^[A-Za-z0-9][A-Za-z0-9.+!_-]{0,99}$")
 REQUIREMENT = re.compile(r"^\s*(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?(?P<rest>.*)$", re.DOTALL)
@@ -67,7 +67,7 @@ class Wheel:
     """Parsed content of a wheel."""
 
     name: str
-    """Normalised: lower case, with `-`."""
+    """Name of the project, normalised: lower case, with `-`."""
     version: str
     digest: str
     """SHA-256 of its bytes, 64 hex digits."""
@@ -120,7 +120,7 @@ def missing_requirements(wheel: Wheel, installed: Iterable[str]) -> list[str]:
 
 
 def normalised(name: str) -> str:
-    """Source: PyPA specifications, "Names and normalization"."""
+    """The normalised name of a project. Source: PyPA specifications, "Names and normalization"."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -29,15 +29,15 @@ from env_svc.sandboxes.kernel import DEVICES, LIBRARIES
 from env_svc.sandboxes.sandbox import Bounds, RunResult, Sandbox
 
 KEPT_BY_ROOT = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
-"""Capabilities if the service is root: the first program needs both to change its user, and loses them by that."""
+"""Arguments if the service is root. The first program keeps two capabilities to change its user and group, and thereby loses them."""
 
 
 OF_NO_USER = ("--unshare-user", "--disable-userns", "--cap-drop", "ALL", "--uid", "65534", "--gid", "65534")
-"""Otherwise: none, in a user namespace."""
+"""Arguments if the service is not root: no capabilities, in a user namespace."""
 
 
 def parent_folders(paths: Iterable[str], *, below: str = "/") -> list[str]:
-    """Arguments that make the folders above bound paths, else readable only by root. `below`: only folders within it."""
+    """Arguments that create the folders above `paths`, which bwrap would make readable only by root. `below`: only folders in this one."""
     folders = sorted({str(above) for path in paths for above in Path(path).parents if str(above) != "/" and str(above).startswith(below)})
     return [argument for folder in folders for argument in ("--perms", "0755", "--dir", folder)]
 
@@ -80,7 +80,7 @@ class BubblewrapSandbox(Sandbox):
             self._users.put_nowait(user)
 
     async def close(self) -> None:
-        """Nothing outlives its run."""
+        """Do nothing: no process or file outlives its run."""
 
     async def _run(self, source: str, bounds: Bounds, user: int) -> RunResult:
         try:

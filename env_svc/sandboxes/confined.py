@@ -35,7 +35,7 @@ from env_svc.sandboxes.sandbox import Bounds, RunResult, Sandbox
 SCRATCH_LOOK_S = 0.05
 """Seconds between measurements of a `landlock` run's disk use."""
 HIDDEN_PLACES = ("'/tmp", "'/dev/shm", "'/proc")
-"""Paths that programs may expect and the kind `landlock` lacks."""
+"""Beginnings of paths, as errors quote them, that programs may expect and that the kind `landlock` does not offer."""
 
 
 class ConfinedSandbox(Sandbox):
@@ -80,7 +80,7 @@ class ConfinedSandbox(Sandbox):
             self._users.put_nowait(user)
 
     async def close(self) -> None:
-        """Nothing outlives its run."""
+        """Do nothing: no process or file outlives its run."""
 
     def unsupported(self, error: str) -> str | None:
         last = error.strip().rpartition("\n")[2]

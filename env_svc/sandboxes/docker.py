@@ -234,7 +234,7 @@ async def _run_to_end(container: _Container, given: bytes, printed: CapturedOutp
 
 
 async def _pieces(reader: asyncio.StreamReader) -> AsyncIterator[tuple[int, bytes]]:
-    """(stream, bytes), until the container ends."""
+    """Yield (number of the stream, bytes) of the output, until the container ends."""
     while True:
         try:
             stream, size = FRAME.unpack(await reader.readexactly(FRAME.size))

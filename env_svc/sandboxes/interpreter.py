@@ -58,7 +58,7 @@ except Exception as error:
 
 
 def prelude(definitions: str = "", first: str = "", last: str = "") -> str:
-    """The program, with statements that run before it changes its user, and after its limits are set."""
+    """The first program of a run. `first`: statements before it changes its user; `last`: statements after its limits are set."""
     return definitions + PRELUDE.replace("#first", first).replace("#last", last)
 
 
@@ -69,7 +69,7 @@ class Rlimits:
     memory_bytes: int
     cpu_s: int
     processes: int | None = None
-    """None if the sandbox limits them otherwise."""
+    """Maximum processes and threads; None if the sandbox limits them in another way."""
 
     def named(self) -> dict[str, int]:
         limits = {
@@ -103,7 +103,7 @@ def cpu_limit_s(bounds: Bounds) -> int:
 
 
 async def run_to_end(process: Process, given: bytes, bounds: Bounds, limit: Limit | None = None) -> RunResult:
-    """Run code to its end or to a limit. `limit` returns when one outside `bounds` is exceeded, which counts as memory.
+    """Run code to its end or to a limit. `limit`: waits until a limit of the sandbox besides `bounds` is exceeded; it counts as memory.
 
     Raises: SandboxUnavailable when the interpreter does not start.
     """

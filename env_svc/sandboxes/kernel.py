@@ -14,7 +14,7 @@ from typing import Literal
 
 Kind = Literal["namespaces", "landlock"]
 NOT_OFFERED = 38
-"""ENOSYS, the error of system calls that the kind `landlock` forbids; nothing else returns it."""
+"""ENOSYS, the error number of system calls that the kind `landlock` forbids; no other call returns it."""
 
 PUBLIC = ("/etc/mime.types", "/etc/localtime", "/usr/share/zoneinfo")
 """Files that the standard library reads if present; they reveal nothing of the machine."""
@@ -196,19 +196,19 @@ def restrict_files(readable, writable):
 
 
 def definitions(kind: Kind) -> str:
-    """Functions that the statements call."""
+    """Source of the functions that the statements below call."""
     return _KERNEL + (_NAMESPACES if kind == "namespaces" else _LANDLOCK)
 
 
 def first_statements(kind: Kind, visible: list[str], scratch_bytes: int) -> str:
-    """Statements before the process changes its user."""
+    """Source of the statements that a process runs before it changes its user."""
     if kind == "landlock":
         return f"kept = needed_to_read({visible!r})"
     return f"enter_namespaces({[*LIBRARIES, *visible]!r}, {list(DEVICES)!r}, {scratch_bytes}, {scratch_bytes})"
 
 
 def last_statements(kind: Kind, visible: list[str], scratch: str) -> str:
-    """Statements after its limits are set, right before the code."""
+    """Source of the statements that a process runs after its limits are set, right before the policy's code."""
     if kind == "namespaces":
         return "keep_capabilities(0)\nfiltered(outside=False, own_signals_only=False)"
     readable = [*LIBRARIES, *visible, "/dev/zero", "/dev/urandom", *PUBLIC]

@@ -1,7 +1,7 @@
 """Sandbox `monty`: an interpreter of a large part of Python, in Rust, without access to anything outside. The door to pydantic-monty.
 
 It runs in worker processes of its own, so a crash costs one worker. A run takes half a millisecond. It has no generators, few modules
-and no packages: good for calculators and short programs. `monty_lacks.py` distinguishes a missing feature from a wrong program."""
+and no packages: good for calculators and short programs. `lacks` distinguishes a missing feature from a wrong program."""
 
 import ast
 import asyncio
@@ -201,7 +201,7 @@ def _module_attribute(error: str) -> bool:
 
 
 def _attribute(error: str) -> bool:
-    """Whether CPython has the missing attribute; counted as such for special names and classes of the standard library."""
+    """Whether CPython has the missing attribute. For special names and for classes of the standard library this is assumed."""
     found = ATTRIBUTE.fullmatch(error)
     if found is None:
         return False

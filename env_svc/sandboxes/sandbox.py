@@ -58,11 +58,11 @@ class Bounds:
     output_bytes: int = 16 * 1024
     """Maximum output; a run that prints more is ended."""
     processes: int = 8
-    """Concurrent processes and threads. In bubblewrap each of them has `memory_bytes`."""
+    """Maximum concurrent processes and threads. In bubblewrap, each process may use `memory_bytes`."""
 
 
 TRIAL = Bounds(time_s=30.0)
-"""Limits of the trial run at the start, while the machine is busy."""
+"""Limits of the trial run at the start. Its time is long, because the machine is busy then."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class RunResult:
     error: str = ""
     """Last lines of a traceback, or the signal; empty when the run completed."""
     stopped: Stopped | None = None
-    """The limit that ended it."""
+    """The limit that ended the run; None: it ended by itself."""
 
     @property
     def is_complete(self) -> bool:
@@ -106,7 +106,7 @@ class Sandbox(ABC):
         """Description in one line, for operators and authors of tasks."""
 
     def unsupported(self, error: str) -> str | None:  # noqa: ARG002 (CPython lacks nothing)
-        """The line of an error that this sandbox caused; None if the program did."""
+        """The line of `error` that names a lack of this sandbox; None if the program itself is wrong."""
         return None
 
     def differs(self, source: str) -> str | None:  # noqa: ARG002 (CPython differs in nothing)
@@ -115,7 +115,7 @@ class Sandbox(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Raises: Fatal when this machine cannot run it, with one line that says why."""
+        """Start the sandbox. Raises: Fatal, with the reason in one line, if this machine cannot run it."""
 
     @abstractmethod
     async def run(self, source: str, bounds: Bounds) -> RunResult:

@@ -141,7 +141,7 @@ def _block_text(block: Any) -> str:
 
 
 class _Connection:
-    """A connection to one server, opened on demand. One asyncio task enters and leaves its context, as it must."""
+    """A connection to one server, opened on demand. One asyncio task opens and closes it, as the package requires."""
 
     def __init__(self, name: str, server: ToolServer) -> None:
         self._name, self._server = name, server
@@ -151,7 +151,7 @@ class _Connection:
         self._leave = asyncio.Event()
 
     async def client(self) -> Any:
-        """Raises: ToolUnavailable."""
+        """The connected client; connects if necessary. Raises: ToolUnavailable."""
         if self._client is not None:
             return self._client
         if self._connecting is None or self._connecting.done():
@@ -223,7 +223,7 @@ class _Connection:
 
 
 def _seen(connecting: "asyncio.Task[Any]") -> None:
-    """Retrieve a failure that has no waiter left, so that asyncio does not report it."""
+    """Retrieve a failed connection's exception, so that asyncio does not report it if no caller waits any more."""
     if not connecting.cancelled():
         connecting.exception()
 
@@ -242,7 +242,7 @@ def _servers() -> dict[str, ToolServer]:
 
 
 def servers_of(path: Path) -> dict[str, ToolServer]:
-    """Raises: WrongOptions, naming the file."""
+    """Name → server, as the file lists them. Raises: WrongOptions, naming the file."""
     try:
         return read_tables(path, TypeAdapter(dict[str, ToolServer]))
     except TomlFileError as error:

@@ -33,7 +33,7 @@ class UnknownTool(WrongOptions):
 
 
 def names() -> list[str]:
-    """All names that can be listed."""
+    """Names of all tools except those named `module:attribute`, which cannot be listed."""
     return sorted(_installed())
 
 

@@ -33,7 +33,7 @@ def _is_whole(_: object, value: object) -> bool:
 
 
 Validator: Any = extend(Draft202012Validator, type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_whole))
-"""Validator that refuses 3.0 as an integer, as tools do. `Any`: the library's validator classes are untyped."""
+"""Validator of arguments. It refuses 3.0 as an integer, as tools do. `Any`: the library's validator classes are untyped."""
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")
 
 
@@ -62,7 +62,7 @@ ToolSet = Mapping[str, ValidatedTool]
 
 @dataclass(frozen=True)
 class _BuiltTools:
-    """Tools of one name and options."""
+    """The tools built for one name and options: one tool, or all tools of a source."""
 
     source: registry.AnyTool
     tools: Sequence[ValidatedTool]
@@ -77,7 +77,7 @@ class Toolbox:
         self._closing = TaskSet()
 
     async def tool_set(self, wanted: Sequence[str | spec.ToolSection | Tool]) -> ToolSet:
-        """The named tools, by their own names. Raises: WrongOptions, ToolUnavailable when a tool source is unavailable."""
+        """The wanted tools, by the names that the policy calls. Raises: WrongOptions; ToolUnavailable if a tool source is unavailable."""
         tool_set: dict[str, ValidatedTool] = {}
         for one in wanted:
             for kept in [validated(one)] if isinstance(one, Tool) else await self._named(one):

@@ -83,7 +83,7 @@ def described(families: Sequence[Family]) -> FastAPI:
 
 
 def _methods(app: FastAPI, request: Request) -> list[str]:
-    """Methods of all routes with this path: the framework lists only those of the first route."""
+    """Methods of all routes that match the request's path; the framework lists only the methods of the first."""
     found = [route for route in app.routes if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE]
     return sorted({method for route in found for method in route.methods or ()})
 
@@ -148,7 +148,7 @@ def _describe(model: type[BaseModel], schemas: dict[str, Any], *, is_answer: boo
 def _of_verb(
     path: dict[str, Any], schemas: dict[str, Any], verb: str, request: type[BaseModel], answer: type[BaseModel] | None
 ) -> dict[str, Any]:
-    """The path of one verb, in place of the parameter, with the messages that it takes and answers."""
+    """OpenAPI path of one verb, made from the path with the parameter `{verb}`: with the verb's own request and answer."""
     operation = deepcopy(path["post"])
     operation["operationId"] += f"_{verb}"
     operation["parameters"] = [one for one in operation["parameters"] if one["name"] != "verb"]
@@ -177,7 +177,7 @@ def _correct(answers: dict[str, Any]) -> None:
 
 
 def _share(answers: dict[str, Any], shared: dict[str, Any]) -> None:
-    """Replace problem responses by references, as they are equal for one status."""
+    """Replace problem responses by references to `shared`: all routes have the same response for a status."""
     for status, answer in answers.items():
         if MEDIA_TYPE in answer.get("content", {}):
             name = answer["description"].title().replace(" ", "")
@@ -213,6 +213,6 @@ class Forwarded:
         return any(found in proxy for proxy in self._proxies)
 
     def _sender(self, forwarded: Sequence[str]) -> str | None:
-        """Last address other than a trusted proxy: earlier ones are the client's claims."""
+        """The client: the last address that is no trusted proxy. The client itself may have forged the addresses before it."""
         addresses = [address.strip() for line in forwarded for address in line.split(",") if address.strip()]
         return next((address for address in reversed(addresses) if not self._is_named(address)), None)

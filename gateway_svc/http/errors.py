@@ -96,6 +96,6 @@ class Family:
     render: Render = problem_json
     """Renders an error of these routes as an answer."""
     paths: tuple[str, ...] = ()
-    """Path prefixes whose errors it renders, even if no route matches; not needed for the default rendering."""
+    """Path prefixes whose errors this family renders even if no route matches. Not needed with the default `render`."""
     body_bytes: Mapping[str, int] = field(default_factory=dict)
     """Path prefix → maximum body bytes, which replaces the general limit."""

@@ -109,7 +109,7 @@ class EventStream(Response):
     async def _watch(
         self, pump: asyncio.Task[None], gone: asyncio.Task[None], ends: Mapping[asyncio.Task[None], Problem], send: Send
     ) -> None:
-        """Send comments and watch for an end, until the stream has ended. Raises: TimeoutError if the client does not receive data."""
+        """Send comments until `pump` ends, the client is gone, or one of `ends` occurs. Raises: TimeoutError if it receives no data."""
         while not (gone.done() or pump.done()):
             done, _ = await asyncio.wait({pump, gone, *ends}, timeout=self._comment_every_s, return_when=asyncio.FIRST_COMPLETED)
             if (problem := next((ends[end] for end in done if end in ends), None)) is not None and not pump.done():

@@ -43,7 +43,8 @@ T = TypeVar("T")
 class Drain:
     """Counts requests in flight, and ends them at shutdown.
 
-    `began`: new requests are refused, and streams that a client can resume elsewhere end. `overdue`: all others end with an error.
+    When `began` is set, new requests are refused, and streams end that a client can resume at another replica. When `overdue` is set,
+    all other requests end with an error.
     """
 
     def __init__(self) -> None:
@@ -76,7 +77,7 @@ class Drain:
 
 @dataclass(frozen=True)
 class Gateway:
-    """Dependencies of routes; `gateway_of` finds it."""
+    """Dependencies of all routes; `gateway_of` returns them for a request."""
 
     settings: GatewaySettings
     bus: Bus
@@ -131,7 +132,7 @@ Sender = Annotated[Caller, Depends(entered)]
 async def acting(
     request: Request, sender: Sender, tenant: Annotated[Name | None, Query(description="Whose data it is about; for admins only.")] = None
 ) -> Caller:
-    """The sender, or acting for the tenant that an admin names; the request counts against the tenant's limits.
+    """The sender; if an admin names a tenant, the sender acts for that tenant. The request counts against the tenant's limits.
 
     Raises: Problem if another role names a tenant, or a limit is reached.
     """
@@ -145,7 +146,7 @@ async def acting(
 
 
 async def count_request(request: Request, caller: Caller) -> None:
-    """Count the request for the caller's tenant, if there is one. Raises: Problem if a limit is reached."""
+    """Count the request against the limits of the caller's tenant, if it has one. Raises: Problem if a limit is reached."""
     if caller.tenant is not None:
         limiter = gateway_of(request).limiter
         is_read = request.method in READING or request.url.path.startswith(ASKS)
@@ -153,7 +154,7 @@ async def count_request(request: Request, caller: Caller) -> None:
 
 
 Acting = Annotated[Caller, Depends(acting)]
-"""The sender, acting for the tenant that it named if it is an admin."""
+"""The sender; an admin acts for the tenant named in the URL, if any."""
 
 
 def note_standings(request: Request, found: Mapping[Rate, Standing]) -> None:
@@ -162,12 +163,12 @@ def note_standings(request: Request, found: Mapping[Rate, Standing]) -> None:
 
 
 def check_job(caller: Caller, verb: str) -> None:
-    """Raises: Problem that names the roles that may send this job. NATS refuses it too."""
+    """Raises: Problem, with the permitted roles, if the caller's role may not send this job. NATS would refuse the job too."""
     _check_role(caller, roles_of_job(verb))
 
 
 def check_question(caller: Caller, verb: str) -> None:
-    """Raises: Problem that names the roles that may ask this question."""
+    """Raises: Problem, with the permitted roles, if the caller's role may not ask this question."""
     _check_role(caller, roles_of_question(verb))
 
 

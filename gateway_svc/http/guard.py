@@ -22,16 +22,16 @@ from gateway_svc.limits.refusals import headers_of, too_busy
 from gateway_svc.problems import Problem
 
 MIN_RATE = 16 * 1024
-"""Minimum bytes per second of a body, on average, after the general time limit."""
+"""Minimum average rate of a body, in bytes per second: its time limit is `timeout_s` plus the time that it takes at this rate."""
 DISCARDED = 8 * 1024 * 1024
 """Maximum bytes of an oversized body that are read and discarded; DISCARD_S is the maximum seconds for it."""
 DISCARD_S = 2.0
 SHORT_BODY = 64 * 1024
 """Maximum size of a body that is read before its request begins: a slow body then blocks no other request of its sender."""
 MALFORMED = 25
-"""Factor on the processor time charged for a long body that its route rejects: programs send few of them."""
+"""Factor on the processor time charged for a long body that its route rejects: correct clients send few such bodies."""
 OVERDUE = "overdue"
-"""Sender that all requests with overdue bodies are counted for."""
+"""Name of a sender that stands for all senders of overdue bodies, so that their error answers are paced together."""
 HEALTH = ("/healthz", "/readyz")
 _HOST = re.compile(r"^\[?(?P<name>[^\]]*?)\]?(:\d+)?$")
 
@@ -82,7 +82,7 @@ class Guard:
         return (_longest(self._renders, path) or problem_json)(problem)
 
     def _sender(self, scope: Scope, headers: Headers) -> str:
-        """The sender's identity for pacing: its key, valid or not; without keys, the query string, which names the tenant."""
+        """The sender's identity for pacing: its key, whether valid or not. Without keys: the query string, which names the tenant."""
         if self._gateway.settings.nats_creds is None:
             return scope["query_string"].decode("latin-1")
         return headers.get("authorization") or headers.get("cookie", "")
@@ -91,7 +91,7 @@ class Guard:
         return _longest(self._limits, path) or self._gateway.settings.body_bytes
 
     def _check(self, scope: Scope, headers: Headers, *, is_health: bool) -> None:
-        """Raises: Problem for a request that no route may get: the gateway drains, or a browser sends it from another site."""
+        """Raises: Problem if the gateway drains, or if a browser may have sent the request from a page of another site."""
         if self._gateway.drain.began.is_set() and not is_health:
             refusal = {"Retry-After": "1", "Connection": "close"}
             raise Problem(503, "Unavailable", "this replica ends; send the request again", "draining", headers=refusal)
@@ -136,7 +136,7 @@ class _Sent:
     """Adds the request's id and its rate limits to the answer, and records its status."""
 
     def __init__(self, send: Send, body: "_Body", state: dict[str, Any]) -> None:
-        """`state`: the request's, in which its route stores the state of rate limits. `Any`: the framework's."""
+        """`state`: state of the request, where its route stores its rate limits. `Any`: the framework's type."""
         self._send = send
         self._body = body
         self._state = state

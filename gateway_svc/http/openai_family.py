@@ -29,7 +29,7 @@ MODEL_HEADER = "x-marlaas-model"
 """Header with the exact name of the answering model."""
 DONE = Sse("[DONE]")
 PAID = (GONE, 401)
-"""Statuses of whole answers that are still billed: the client, or the end of its key, interrupted sampling."""
+"""Statuses of failed whole answers that are billed, as the client caused the end: it disconnected, or its key ended."""
 Numbered = tuple[int, ServedDelta]
 
 
@@ -117,7 +117,7 @@ class Sampling:
         return Ends(self.caller, gateway_of(self.request).drain, is_resumable=False)
 
     async def whole(self, work: Coroutine[Any, Any, list[list[ServedDelta]]]) -> list[list[ServedDelta]]:
-        """Collect all deltas. A client that gets an error answer is not billed. Raises: Problem; also if the client disconnects."""
+        """Collect all deltas; book their usage, except for error answers outside PAID. Raises: Problem, also if the client disconnects."""
         try:
             return await while_connected(self.request, self.ends, work)
         except BaseException as error:
@@ -135,7 +135,7 @@ class Sampling:
         first: Iterable[Sse] = (),
         error: Callable[[Problem], Sse] = error_event,
     ) -> Response:
-        """A stream that starts at the first delta: an error before that is an ordinary error answer. Raises: Problem."""
+        """A stream that starts with the first delta, so that an earlier error can still be an ordinary error answer. Raises: Problem."""
         try:
             number, delta = await while_connected(self.request, self.ends, _next(self.deltas))
         except BaseException:

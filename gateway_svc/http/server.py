@@ -16,7 +16,7 @@ from gateway_svc.settings import GatewaySettings
 BACKLOG = 2048
 """Maximum connections waiting in the kernel to be accepted."""
 ACCEPTED_PER_TURN = 4
-"""Connections accepted per turn of the event loop: asyncio would accept BACKLOG of them, which takes about 300 ms, and uvloop one."""
+"""Connections accepted per turn of the event loop. asyncio would accept up to BACKLOG, which takes about 300 ms; uvloop accepts one."""
 VANISHED_MS = 30_000
 """Milliseconds without an acknowledgement after which the kernel closes a connection, so that streams to vanished clients end."""
 ENDING_S = 2

@@ -41,7 +41,7 @@ Moment = Annotated[AwareDatetime, BeforeValidator(_is_no_number)]
 
 class StrictRequest(Request):
     max_ids = 0
-    """Maximum integers in a JSON body beyond MAX_VALUES other values."""
+    """Maximum integers that a JSON body may contain in addition to MAX_VALUES values."""
 
     async def json(self) -> Any:
         """Parse the body, and yield to other requests between steps. Raises: Problem."""
@@ -65,7 +65,7 @@ class StrictRoute(APIRoute):
     """A route whose body, if it has one, is strict JSON of content type application/json; unauthenticated bodies are not parsed."""
 
     max_ids: Mapping[str, int] = {}
-    """Path → maximum integers in its bodies beyond other values, for bodies that may contain token ids."""
+    """Path of a route → its `StrictRequest.max_ids`, for routes whose bodies may contain token ids."""
 
     def has_parameter(self, name: str) -> bool:
         """Whether the route has this query parameter."""

@@ -21,7 +21,7 @@ AHEAD_SHARE = 100
 LEASE_S = 1.0
 """Seconds after which unused prefetched amounts expire."""
 FRESH_S = 0.1
-"""Maximum age of the known entry for refusing a request by it."""
+"""Maximum age, in seconds, of the known entry if a request is refused by it; an older one is read again first."""
 RENEW_S = 3.0
 """Seconds between renewals of running replies."""
 IDLE_S = 120.0
@@ -58,7 +58,7 @@ class _Want:
     amounts: Amounts
     allowed: Allowed
     granted: asyncio.Future[int]
-    """Slot that was charged."""
+    """Resolves to the slot that was charged."""
 
 
 @dataclass
@@ -99,7 +99,7 @@ class Account:
         self._lease = _Lease()
         self._waiting: list[_Want] = []
         self._given_back: dict[tuple[Rate, int], int] = defaultdict(int)
-        """Corrections not yet in the entry, by rate and slot; negative if less was used."""
+        """(rate, slot) → correction that is not yet in the entry; negative for a refund."""
         self._streams = 0
         self._held = 0
         """This gateway's replies as stored in the entry."""
@@ -108,7 +108,7 @@ class Account:
         self._granted: dict[Rate, int] = dict.fromkeys(RATES, 0)
         """Amounts granted since the last exchange, to measure the rate."""
         self.running = 0
-        """Requests that may still charge the account, even if concurrent replies are unlimited."""
+        """Number of requests that may still charge the account, counted even if concurrent replies are unlimited."""
         self._used_s = time.monotonic()
         self._unavailable_until_s = 0.0
         self.exchanges = 0
@@ -124,7 +124,7 @@ class Account:
         self._used_s = time.monotonic()
 
     async def take(self, amounts: Amounts, allowed: Allowed) -> int:
-        """Charge amounts; those without a limit must be 0. Returns the slot charged, for `correct`. Raises: LimitMet; StoreUnavailable."""
+        """Charge amounts; one without a limit must be 0. Returns the charged slot, for `correct`. Raises: LimitMet; StoreUnavailable."""
         now_s = time.monotonic()
         if self._exchanging is None and self._lease.covers(amounts, now_s) and self._has_streams(amounts, allowed):
             return self._from_lease(amounts)
@@ -163,7 +163,7 @@ class Account:
         return Standing(limit, min(limit, max(0, limit - used)), max(0.0, self._use.reset_s(rate) - (now_s - self._seen_s)))
 
     def upkeep(self) -> None:
-        """Report changes to the other gateways and renew replies; call it periodically."""
+        """Report refunds and ended replies to the other gateways, and renew running replies; call it periodically."""
         if self._given_back or self._streams != self._held or self._is_due:
             self.exchange()
 
@@ -208,7 +208,7 @@ class Account:
                     want.granted.set_exception(StoreUnavailable(UNKNOWN_USAGE))
 
     async def _settle(self, batch: list[_Want]) -> None:
-        """Grant or refuse a batch by compare-and-set. Raises: MarlaasError."""
+        """Grant or refuse the requests of a batch, and change the shared entry by compare-and-set. Raises: MarlaasError."""
         for attempt in range(MAX_TRIES):
             fresh = attempt > 0 or self._revision is None
             if fresh:
@@ -253,7 +253,7 @@ class Account:
         return True
 
     def _share_out(self, use: Use, wants: list[_Want]) -> tuple[list[_Want], list[tuple[_Want, LimitMet]], _Lease]:
-        """Charge the requests that fit, in order, and the prefetch; return granted, refused and prefetched."""
+        """Charge to `use`, in order, the requests that fit, then a prefetch. Returns granted and refused requests, and the new lease."""
         slot, now_s = slot_of(use.now_s), time.monotonic()
         lease = _Lease(slot, now_s + LEASE_S, {rate: self._lease.has(rate, now_s) for rate in RATES})
         granted, refused = list[_Want](), list[tuple[_Want, LimitMet]]()
@@ -310,7 +310,7 @@ class Account:
     # ----------------------------------------------------------------------------------------------------------- local
 
     def _has_streams(self, amounts: Amounts, allowed: Allowed) -> bool:
-        """Whether replies that ended, but are not yet reported, leave room for these."""
+        """Whether the new replies fit without an exchange: the entry still counts enough replies of this gateway that have ended."""
         return not amounts.streams or allowed.streams is None or self._streams + amounts.streams <= min(self._held, allowed.streams)
 
     def _from_lease(self, amounts: Amounts) -> int:

@@ -22,18 +22,18 @@ from gateway_svc.serving.progress import Given
 from gateway_svc.settings import GatewaySettings
 
 UPKEEP_S = 0.25
-"""Seconds between reports of changes that no request triggers."""
+"""Seconds between calls of `Account.upkeep`, which reports changes even if no request arrives."""
 CLOSE_S = 2.0
 Numbered = tuple[int, ServedDelta]
 Noted = Callable[[dict[Rate, Standing]], None]
 """Receives the states of rate limits, for the headers of the answer."""
 ASSUMED_REPLY = 512
-"""Tokens charged for a reply without a maximum; a longer reply is charged the same amount again each time it exceeds them."""
+"""Tokens charged for a reply without a maximum; a longer reply is charged as many again each time it exceeds the charged tokens."""
 CHARS_PER_TOKEN = 4
 KEPT_S = 2.0
 """Seconds for which terms are cached."""
 ANSWER_S = 2.0
-"""Maximum seconds for an answer about terms; without one, the known terms apply."""
+"""Maximum seconds to wait for the scheduler's answer about terms; without an answer, the known terms apply."""
 MAX_KNOWN = 10_000
 log = structlog.get_logger()
 
@@ -48,7 +48,7 @@ class _Part:
     of_key: bool
 
     def wanted(self, amounts: Amounts) -> Amounts:
-        """`amounts` with 0 for everything that has no limit here."""
+        """`amounts` with 0 for each kind that this part does not limit."""
         unlimited = {name: 0 for name in ("requests", "tokens", "streams") if getattr(self.allowed, name) is None}
         return replace(amounts, **unlimited)
 
@@ -100,7 +100,7 @@ class Limiter:
     async def count_request(self, caller: Caller, tenant: str, noted: Noted, *, reads: bool) -> None:
         """Count an HTTP request. Raises: Problem.
 
-        `reads`: the request only reads, and is answered uncounted while usage is unknown: only the scheduler's question rate depends on it.
+        `reads`: the request only reads. It is then answered uncounted while usage is unknown, as it costs only a question to the scheduler.
         """
         parts = await self._parts(caller, tenant)
         try:
@@ -119,7 +119,7 @@ class Limiter:
         return terms
 
     async def check_sampling(self, tenant: str, *, exists: bool) -> TermsAnswer | None:
-        """The tenant's terms, as `check_spending`, for a request to a model. Unlike a first task, it does not create the tenant.
+        """The tenant's terms, as `check_spending`, for a request to a model. It does not create the tenant, as a first task does.
 
         `exists`: whether a key or a task proves that the tenant exists. Raises: Unavailable if neither does and no scheduler answers.
         """
@@ -215,7 +215,7 @@ def _total(given: list[Given]) -> int:
 
 
 def _tightest(parts: list[_Part]) -> dict[Rate, Standing]:
-    """State of each rate limit with the smaller remaining fraction, of key and tenant."""
+    """State of each rate limit: that of the key or of the tenant, whichever has the smaller fraction remaining."""
     found: dict[Rate, Standing] = {}
     for rate in RATES:
         of_it = [part.account.standing(rate, limit) for part in parts if (limit := getattr(part.allowed, rate)) is not None]
@@ -240,7 +240,7 @@ def prompt_tokens(prompt: Prompt) -> int:
 @dataclass
 class _Known:
     answer: TermsAnswer | None
-    """Terms of the tenant; None: never answered."""
+    """Terms of the tenant; None: the scheduler has never answered about it."""
     asked_s: float
 
 

@@ -16,13 +16,13 @@ from functools import partial
 from typing import Any
 
 MAX_CONCURRENT = 4
-"""Maximum requests of one sender in preparation. More than a process has time for, since each also waits for NATS."""
+"""Maximum requests of one sender in preparation. A process cannot compute for all at once, but each also waits for NATS."""
 HOLD_S = 0.05
 """Maximum seconds that a request delays the next one of its sender."""
 SHARE = 0.1
 """Fraction of a process's time that one sender gets for costs beyond the free part."""
 BURST_S = 1.0
-"""Seconds of its share that a sender may use in advance."""
+"""Seconds whose share a sender may use in advance: BURST_S × SHARE processor seconds."""
 MAX_WAIT_S = 10.0
 """Maximum seconds that a request waits for its sender's share; a request that would wait longer is refused."""
 MAX_KNOWN = 1_000
@@ -131,10 +131,9 @@ class PreparationSlot:
 
 
 class Meter:
-    """Awaits a coroutine and measures the time of its own steps, without the time of other tasks in between."""
+    """Awaits `work` and measures the processor time of its steps, without other tasks that run in between."""
 
     def __init__(self, work: Awaitable[None], clock_s: Callable[[], float] = time.thread_time) -> None:
-        """`Any`: values passed between event loop and coroutine."""
         self._work = work
         self._clock_s = clock_s
         self._spent_s = 0.0
@@ -150,6 +149,7 @@ class Meter:
         return max(0.0, self.spent_s - FREE_S - FREE_S_PER_BYTE * body_bytes)
 
     def __await__(self) -> Generator[Any, Any, None]:
+        """`Any`: values passed between event loop and coroutine."""
         steps, thrown = self._work.__await__(), None
         while True:
             self._began_s = self._clock_s()

@@ -43,7 +43,7 @@ def too_busy(busy: TooBusy) -> Problem:
 
 
 def budget_spent(spent: SpentBudget) -> Problem:
-    """402: the budget used up, its amount, and until when."""
+    """402: names the used-up budget, its amount, and until when it stays used up."""
     period = {"day": " a day", "month": " a month", "total": " in all"}[spent.period]
     until = f"until {spent.until.isoformat()}" if spent.until is not None else "until an operator raises it"
     detail = f"the budget of {spent.amount:f} {spent.unit}{period} is used up, {until}: {spent.spent:f} are spent"

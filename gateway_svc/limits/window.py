@@ -1,7 +1,7 @@
 """Usage of one tenant's or key's limits: counts in the slots of a sliding minute, and running replies. Pure.
 
-A slot counts until all of it is older than a minute. So no minute, wherever it begins, exceeds the limit; a steady sender gets
-60 / (60 + SLOT_S) of it.
+A slot counts until all of it is older than a minute. So usage exceeds the limit in no minute, wherever it begins. A steady
+sender gets 60 / (60 + SLOT_S) of the limit.
 """
 
 import math
@@ -94,7 +94,7 @@ class Use:
         return 0.0 if newest is None else self._ends_s(newest) - self.now_s
 
     def wait_s(self, kind: Kind, amount: int, allowed: int) -> float:
-        """Seconds until `amount` fits; infinite for more than a minute allows. For replies a guess, as only their ends free them."""
+        """Seconds until `amount` fits; infinite if a minute does not allow it. A guess for replies, as only ends of replies make room."""
         if amount > allowed:
             return math.inf
         if kind == "streams":

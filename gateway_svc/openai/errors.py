@@ -82,7 +82,7 @@ def model_not_found(name: str, reason: str) -> Problem:
 
 
 def failed_sampling(failure: Failure, reason: str, prompt: str) -> Problem:
-    """Problem for a failure that the sampler reports, or that no sampler answers. `prompt`: name of the field with the prompt."""
+    """Problem for failed sampling: a sampler reports it, or none answers. `prompt`: name of the request's field with the prompt."""
     status, code, headers = STATUSES[failure]
     named = _FIELD.match(reason) if failure == "invalid" else None
     param = prompt if failure == "context_length_exceeded" else named[1] if named else ""

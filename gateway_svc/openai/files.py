@@ -18,7 +18,7 @@ STATUSES: dict[str, Literal["uploaded", "processed", "error"]] = {"usable": "pro
 
 
 class FileDetails(BaseModel):
-    """What OpenAI's shape has no place for."""
+    """Fields of a file that OpenAI's shape lacks."""
 
     number: int
     """Order in which files were uploaded."""
@@ -26,13 +26,13 @@ class FileDetails(BaseModel):
     state: str
     """`uploading`: parts are missing; `usable`; `refused`; `deleting`."""
     rows: int
-    """0 until it is usable."""
+    """Number of rows; 0 until the file is usable."""
     kept_bytes: int
     """Bytes of the parts that have arrived."""
     uploaded_at: float
-    """Unix time of its first part."""
+    """Unix time at which the first part of the file was uploaded."""
     live_tasks: int
-    """Tasks that use it and have not ended."""
+    """Number of tasks that use the file and have not ended."""
 
     @classmethod
     def of(cls, file: StoredFile) -> "FileDetails":
@@ -49,10 +49,10 @@ class FileObject(BaseModel):
     purpose: Literal["fine-tune", "fine-tune-results"]
     status: Literal["uploaded", "processed", "error"]
     status_details: str | None = None
-    """Why its rows are refused."""
+    """Reason why the file's rows are refused."""
     expires_at: None = None
     marlaas: FileDetails | None = None
-    """Of an uploaded file."""
+    """Further fields of an uploaded file; None for a job's result."""
 
 
 class FileDeleted(BaseModel):

@@ -80,8 +80,8 @@ REFUSED: Mapping[str, str] = {
     "guided_json": CONSTRAINED,
     "structured_outputs": CONSTRAINED,
 }
-"""Fields of OpenAI's requests that would change an answer and are not supported, or only with harmless values → the reason. All other
-fields are refused as unknown."""
+"""Field of OpenAI's requests that would change an answer, and is refused unless HARMLESS permits its value → the reason. All other fields
+are refused as unknown."""
 
 
 R = TypeVar("R", bound=BaseModel)
@@ -129,7 +129,7 @@ class WholeRequest(Strict, FewEntries):
     harmless: ClassVar[Mapping[str, Harmless]] = {}
     """Additional fields that cannot change an answer."""
     refused: ClassVar[Mapping[str, str]] = {}
-    """Fields that are refused, with any value or with all but harmless ones → the reason."""
+    """Field that is refused unless `harmless` permits its value → the reason."""
 
     @model_validator(mode="before")
     @classmethod

@@ -47,7 +47,7 @@ class _Stream:
     unheard: int = 0
     """Number of latest attempts without any message from a replica."""
     has_ended: bool = False
-    """Whether its last delta has arrived."""
+    """Whether the last delta of its reply has arrived."""
 
     def is_lost(self, monotonic_s: float) -> bool:
         """Whether another attempt is needed."""
@@ -111,7 +111,7 @@ class Serving:
         """Yield the deltas of a request with attempt 0 and this gateway's name; the last has `finish` or `failure`.
 
         Nothing is sent before the first delta is requested. Closing the generator ends the request on its replica. Only the first delta has
-        `prompt_tokens` and `fingerprint`. `report`: receives the tokens delivered to the client, at the end; default: they are booked.
+        `prompt_tokens` and `fingerprint`. `report`: called at the end with the tokens delivered to the client; default: they are booked.
         Raises: TooManyStreams; Unavailable if NATS does not store the request; Reject if it is too large.
         """
         if request.request in self._streams:
@@ -126,7 +126,7 @@ class Serving:
                 await self._begin(request, body)
             del body
             while True:
-                delta = stream.buffer.take() or (await self._missing(stream) if end_turn else _overdue(stream))
+                delta = stream.buffer.take() or (await self._wait_or_resume(stream) if end_turn else _overdue(stream))
                 if delta is not None:
                     if end_turn is not None:
                         end_turn()
@@ -159,8 +159,8 @@ class Serving:
         except StreamFull:
             raise TooManyStreams("requests of as many bytes as may wait for replicas, of all gateways; ask again later") from None
 
-    async def _missing(self, stream: _Stream) -> ServedDelta | None:
-        """Wait for a delta and return None, or return a last delta if no more will come."""
+    async def _wait_or_resume(self, stream: _Stream) -> ServedDelta | None:
+        """Wait for a delta or start the next attempt, and return None; return a last delta with `failure` if neither is possible."""
         if stream.buffer.is_over:
             return _failed(stream, "slow_reader", "the client has read too slowly")
         if stream.is_lost(time.monotonic()):
@@ -239,7 +239,7 @@ class Serving:
         return stream.has_ended or not stream.buffer.is_over
 
     async def _cancel(self, replica: str | None, request: str, attempt: int) -> None:
-        """End an attempt on its replica. A lost message is repeated at the replica's next sign of life."""
+        """End an attempt on its replica. If the message is lost, it is sent again at the replica's next sign of life."""
         if replica is None:
             return
         message = CancelServing(gateway=self.gateway, requests=[ServedAttempt(request=request, attempt=attempt)])

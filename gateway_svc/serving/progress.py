@@ -45,7 +45,7 @@ class Progress:
         return True
 
     def take(self, replica: str, delta: ServedDelta, now_s: float) -> ServedDelta | None:
-        """The delta for the client; None if it is unwanted, repeated, or reveals a missing one (which sets `is_lost`)."""
+        """The delta for the client; None if the delta is unwanted or repeated, or if one before it is missing, which sets `is_lost`."""
         if not self.hear(replica, delta.attempt, now_s) or delta.number < self._next:
             return None
         if delta.number > self._next or delta.failure == "engine_lost" or (delta.failure == "overdue" and self.ids):
@@ -70,7 +70,7 @@ class Buffer:
         self._bytes = 0
         self._woken = asyncio.Event()
         self.is_over = False
-        """Whether the client left too much unread; its deltas were dropped."""
+        """Whether the client left too much unread; the unread deltas were dropped."""
 
     def put(self, delta: ServedDelta) -> None:
         size = size_of(delta)

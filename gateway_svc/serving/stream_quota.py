@@ -1,8 +1,8 @@
 """Per-process limits on concurrent requests and on bytes waiting for a replica; and a window of requests sent per tenant.
 
-One tenant may use half of the concurrent requests, and half of the waiting bytes. Replicas accept requests in queue order, several for each
-that they answer concurrently, and are fair among the accepted ones: a tenant that sends a thousand would fill
-the queue. So per tenant and pool only a few requests without a first token are sent; the others wait here, fairly by key.
+One tenant may use half of the concurrent requests, and half of the waiting bytes. Replicas accept requests in queue order, several times
+as many as they answer concurrently, and are fair only among these. A tenant that sends a thousand would fill the queue. So per tenant
+and pool only a few requests without a first token are sent; the others wait here, fairly by key.
 """
 
 from collections import Counter

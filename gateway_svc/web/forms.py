@@ -15,7 +15,7 @@ from gateway_svc.problems import FieldError, Problem
 
 Kind = Literal["text", "whole", "number", "choice", "json"]
 FILLED_APART = ("tenant",)
-"""Fields that the key determines."""
+"""Fields that the form leaves out, because the key determines them."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""Questions of pages to the scheduler, with the caller's permissions. A page asks few concurrently: a tenant has four slots.
+"""Questions of pages to the scheduler, with the caller's permissions. A page asks few concurrently, as a
+tenant has four slots for questions.
 
 All functions here raise what `Door.ask` raises.
 """

@@ -33,10 +33,10 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Owned)
 DEFAULT_DATA = Path(".marlaas")
 TENANT = "MARLAAS_TENANT"
-"""Variable with the tenant whose tasks the commands show; without it all tenants', which a server with keys permits only to the
-operator."""
+"""Variable with the tenant whose tasks the commands show. Without it they show all tenants' tasks; a server with keys permits that only to
+the operator."""
 CREDS = "MARLAAS_NATS_CREDS"
-"""Variable with the file of a key."""
+"""Variable with the path of a key's file, for NATS."""
 HTTP_KEY = "MARLAAS_KEY"
 """Variable with the text of an HTTP key, for a gateway."""
 INSECURE, CA, CERT, KEY = "MARLAAS_NATS_INSECURE", "MARLAAS_NATS_CA", "MARLAAS_NATS_CERT", "MARLAAS_NATS_KEY"
@@ -109,7 +109,7 @@ def quiet() -> None:
 
 
 def _creds(data: Path, url: str) -> Path | None:
-    """Key for the NATS at `url`: the named one, or the operator's if that is the stack in `data` and has keys."""
+    """File of the key for NATS: the one that the user names, else the operator's if `url` is empty or the stack in `data`. None: no key."""
     from marlaas.stack.state_files import find_stack
 
     if (named := named_creds()) is not None:
@@ -133,12 +133,12 @@ def named_creds() -> Path | None:
 
 
 def tenant_named() -> str | None:
-    """Tenant whose tasks are shown; None: the key's."""
+    """Tenant whose tasks are shown; None: the key's tenant."""
     return os.environ.get(TENANT) or None
 
 
 def http_key() -> str | None:
-    """Text of an HTTP key for a gateway. There is no option for it, because other users of the machine can read those."""
+    """Text of an HTTP key for a gateway. There is no option for it: other users of the machine can read options."""
     return os.environ.get(HTTP_KEY) or None
 
 
@@ -209,7 +209,7 @@ def pools_file() -> Path:
 
 
 def run_module(module: list[str], env: dict[str, str], *, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """Run `python -m <module>`, with only these settings."""
+    """Run `python -m <module>`, with `env` as its only MARLAAS_ settings."""
     return subprocess.run([sys.executable, "-m", *module], env=_with(env), input=stdin, capture_output=True, text=True, check=False)
 
 
@@ -225,7 +225,7 @@ def record_access(settings: dict[str, str], requests: "Sequence[SetAccess]") -> 
 
 
 def exec_module(module: list[str], env: dict[str, str]) -> NoReturn:
-    """Replace this process by `python -m <module>`, with only these settings."""
+    """Replace this process by `python -m <module>`, with `env` as its only MARLAAS_ settings."""
     os.execve(sys.executable, [sys.executable, "-m", *module], _with(env))
 
 

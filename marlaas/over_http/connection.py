@@ -22,8 +22,8 @@ REPEATED = (408, 429, 502, 503, 504)
 MAX_SHOWN = 300
 CONNECT_S = 5.0
 ANSWER_S = 45.0
-"""Maximum seconds for an answer, and between two parts of one: more than a gateway needs for a submission, and three comments of a
-stream."""
+"""Maximum seconds until an answer begins, and between two of its parts. A gateway takes less for a submission, and sends three comments of
+a stream in this time."""
 PAUSE = Backoff(first_s=0.1, max_s=2.0)
 MAX_RETRY_AFTER_S = 60.0
 
@@ -191,9 +191,8 @@ class Connection:
     async def stream(
         self, method: str, path: str, params: Params = (), *, headers: Mapping[str, str] | None = None, body: Any = None
     ) -> AsyncGenerator[httpx2.Response]:
-        """A streamed response, requested once. Raises: ClientError if it is refused, Busy if a later request may succeed; Lost, also while
-        it
-        is read.
+        """A streamed response, requested once. Raises: ClientError if it is refused; Busy if a later request may succeed; Lost, also while
+        the response is read.
         """
         sent = httpx2.QueryParams(list(params))
         try:

@@ -33,7 +33,7 @@ class LiveEvents:
         self._connection = connection
         self._params = params
         self._found = asyncio.Queue[Event | ClientError | None](MAX_WAITING)
-        """None marks a reconnection: events may have been lost before it."""
+        """Unread events. An error is the end of the stream; None is a reconnection, before which events may have been lost."""
         self._begun = asyncio.Event()
 
     @asynccontextmanager
@@ -105,7 +105,7 @@ class HttpDoor(Asking):
 
     @property
     def key(self) -> Credentials | None:
-        """None: the gateway has the key that NATS sees."""
+        """None: this client has no key for NATS; the gateway connects to NATS for it."""
         return None
 
     def params(self, tenant: str | None = None) -> Params:

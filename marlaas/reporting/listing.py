@@ -14,7 +14,7 @@ R = TypeVar("R")
 PADDING = 2
 """Characters between two columns."""
 MIN_REASON_WIDTH = 24
-"""Minimum width of a reason, for which columns are dropped."""
+"""Minimum width of a reason; columns are dropped to make room for it."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Field(Generic[R]):
     header: str
     cell: Callable[[R], Text | str]
     rank: int = 0
-    """0: always shown; among others, the highest rank is dropped first."""
+    """Order in which columns are dropped: the highest rank first; 0: never."""
 
 
 def listing(records: Sequence[R], fields: Sequence[Field[R]], reason: Callable[[R], str], width: int | None) -> Table:

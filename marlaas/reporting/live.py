@@ -25,7 +25,7 @@ def show_start(console: Console, starting: Starting, timeout_s: float = control.
 
 
 async def show_tasks(console: Console, tasks: list[Progress], events: AsyncIterator[Event]) -> None:
-    """Follow `events` into `tasks`, showing them, until the events end."""
+    """Apply `events` to `tasks`, and show the tasks, until the events end."""
     by_id = {one.task: one for one in tasks}
     if not console.is_terminal:
         async for event in events:

@@ -77,7 +77,7 @@ def _staleness(tasks: Sequence[Progress], path: Path) -> Path:
 
 
 def _timeline(tasks: Sequence[Progress], path: Path) -> Path:
-    """Two lanes per task: first sampled trajectory to batch, and batch to new version."""
+    """Plot two lanes per task: from the first sampled trajectory to the batch, and from the batch to the new version."""
     figure, axes = _figure()
     origin_s = min((step.first_sampled_s for one in tasks for step in one.steps if step.first_sampled_s), default=0.0)
     for number, one in enumerate(tasks):

@@ -13,13 +13,13 @@ from common.messages.status import PACE_STEPS, expected_end_s
 from common.spec import TaskSpec
 
 EDGE_STEPS = 5
-"""Number of steps at either end whose mean reward counts as before and after."""
+"""Number of steps whose mean reward is shown: the first steps for the reward before, the last steps for the reward after."""
 BARS = "▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True)
 class TrainedStep:
-    """One trained step, from its event. None for fields that the event lacks."""
+    """One trained step, from its event. Fields that the event lacks are None."""
 
     version: int
     at_s: float

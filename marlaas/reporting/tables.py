@@ -37,7 +37,7 @@ def stack_table(stack: Stack) -> Table:
 
 
 def starting_table(stack: Stack, now_s: float) -> Table:
-    """`stack_table` during the start: seconds elapsed, or duration of a completed start."""
+    """Every process during the start, with its seconds since the start began, or the seconds that its completed start took."""
     table = Table.grid(padding=(0, 2))
     for one in stack.components:
         seconds = one.took_s if one.took_s is not None else None if one.condition == "waiting" else now_s - one.since_s
@@ -52,9 +52,8 @@ def status_table(
     more: Sequence[Field[TaskStatus]] = (),
     parked: Mapping[str, float] = NOT_PARKED,
 ) -> Table:
-    """Every task, one line each, in `width` characters; None: complete lines. `more`: columns at the end. `parked`: expected seconds until
-    a
-    sampler wakes, for pools whose samplers are all parked.
+    """Every task, one line each, in `width` characters; None: complete lines. `more`: columns at the end. `parked`: pool whose
+    samplers are all parked → expected seconds until one wakes.
     """
     now_s = now_s or time.time()
     fields: list[Field[TaskStatus]] = [
@@ -117,7 +116,7 @@ def task_table(status: TaskStatus, evaluated: Evaluated | None = None, now_s: fl
 
 
 def _evaluation_rows(evaluated: Evaluated) -> dict[str, Text | str]:
-    """The last and the best version by each protocol."""
+    """Rows with the results of the last and the best version, by each protocol."""
     rows: dict[str, Text | str] = {}
     for protocol in dict.fromkeys(report.protocol for report in evaluated.reports):
         last, best = evaluated.last(protocol), evaluated.best(protocol)

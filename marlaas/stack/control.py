@@ -129,7 +129,7 @@ def _services(
     found = [_service(data, "scheduler", "scheduler_svc", common | database), _service(data, "env", "env_svc", common | _env_env())]
     for each in placement.executors(data, pools, accelerators, machine):
         service = _service(data, each.name, f"{each.service}_svc", common | each.env)
-        found.append(service.model_copy(update={"leaves": list(each.leaves)}))
+        found.append(service.model_copy(update={"leaves": list(each.leaves), "turn": each.turn}))
     return found
 
 
@@ -166,14 +166,15 @@ class Starting:
 def start(plan: StackPlan, *, end_with_parent: bool = False) -> Starting:
     """Spawn the supervisor, detached from this process, or ending with it.
 
-    Raises: StackError if packages are missing, a stack already runs there, a port is in use, or `data` is not writable or has no room.
+    Raises: StackError if packages are missing, or the machine lacks what the pools file names; if a stack already runs there, a port is in
+    use, or `data` is not writable or has no room.
     """
     data = plan.data
     if missing := first_start.missing_packages():
         raise StackError(first_start.sentence(missing))
-    file = plan.pools_file
-    if lack := placement.objection(read_accelerators(file, read_pools(file)), placement.this_machine()):
-        raise StackError(f"pools file {file} is wrong here: {lack}; correct it")
+    pools = read_pools(plan.pools_file)
+    if lack := next(placement.objections(pools, read_accelerators(plan.pools_file, pools), placement.this_machine()), None):
+        raise StackError(f"pools file {plan.pools_file} does not fit this machine: {lack} (all findings: marlaas doctor --machine)")
     prepare_folder(data)
     if objection := servers.room_objection(data / "nats"):
         raise StackError(objection)
@@ -188,7 +189,7 @@ def start(plan: StackPlan, *, end_with_parent: bool = False) -> Starting:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env={**os.environ, MARK: str(data)},
+            env={**os.environ, MARK: str(data), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},  # the driver's order, by which GPUs are assigned
             start_new_session=True,
             preexec_fn=os_processes.ends_with_parent(signal.SIGTERM) if end_with_parent else None,
         )

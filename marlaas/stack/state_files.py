@@ -53,6 +53,8 @@ class Service(BaseModel):
     env: dict[str, str] = {}
     leaves: list[int] = []
     """Cores of shared CPUs, which other executors may hold: its process does not start on them, if it has others."""
+    turn: int = 0
+    """It starts once all services of lower turns are ready (`placement.Executor`)."""
     imports: list[str] = []
     """Modules that must be imported before it is forked (`preloading.py`); none: it is spawned."""
 

@@ -21,11 +21,14 @@ from marlaas.tenancy.recording import Operator
 
 PUSHES = 8
 PUSH_AGAIN_S = 0.5
-"""Seconds before another push, if another command has pushed concurrently."""
+"""Seconds before a push is repeated because another command has pushed concurrently."""
 
 
 async def create_tenant(operator: Operator, name: str) -> bool:
-    """Create a tenant with an account, in NATS too; False if it had one. Raises: Fatal for an invalid name; ClientError; NoAnswer."""
+    """Create a tenant with an account, in NATS too; False if it had this account.
+
+    Raises: Fatal for an invalid name; ClientError; NoAnswer.
+    """
     check_tenant_name(name)
     before = await recording.read(operator.door, name)
     if before is not None and before.deleted:
@@ -39,7 +42,7 @@ async def create_tenant(operator: Operator, name: str) -> bool:
 
 
 async def suspend_tenant(operator: Operator, name: str, *, suspended: bool) -> None:
-    """Suspend a tenant: close its connections and refuse new ones; or end that. Its tasks continue. Raises: ClientError; NoAnswer."""
+    """Suspend a tenant, or end that: its connections are closed and refused; its tasks continue. Raises: ClientError; NoAnswer."""
     await recording.with_account(operator.door, name)
     await recording.record(operator.door, name, suspended=suspended)
     crashpoints.reached("before_push")
@@ -54,12 +57,12 @@ async def push_tenant(operator: Operator, name: str) -> bool:
 async def push_all(operator: Operator, *, delete_others: bool, new_accounts: bool = False) -> tuple[list[str], set[str]]:
     """Synchronize all accounts from PostgreSQL to NATS; returns names of tenants that changed, and accounts that PostgreSQL does not have.
 
-    `delete_others`: delete the latter from NATS. `new_accounts`: replace accounts that are not of this folder's keys; the tenants' keys are
-    revoked. Raises: ClientError; NoAnswer; Fatal if the folder lacks a tenant's key.
+    `delete_others`: delete these accounts from NATS. `new_accounts`: replace accounts that are not of this folder's keys, which revokes the
+    tenants' keys. Raises: ClientError; NoAnswer; Fatal if the folder lacks a tenant's key.
     """
-    changed = await _renewed(operator) if new_accounts else []
+    changed = await _renew_accounts(operator) if new_accounts else []
     found = [one for one in await recording.read_all(operator.door) if one.tenant is None or one.account is not None]
-    changed += [one.tenant or ADMIN for one in found if await _agree(operator, one)]
+    changed += [one.tenant or ADMIN for one in found if await _synchronize(operator, one)]
     signing = operator.signing
     own = {signing.system.public, signing.services.public, signing.admin.public}
     others = await operator.system.accounts.known() - own - {one.account for one in found if one.account}
@@ -68,7 +71,7 @@ async def push_all(operator: Operator, *, delete_others: bool, new_accounts: boo
     return changed, others
 
 
-async def _renewed(operator: Operator) -> list[str]:
+async def _renew_accounts(operator: Operator) -> list[str]:
     """Replace accounts of other signing keys than this folder's; returns the names of their tenants."""
     tenants = [one.tenant for one in await recording.read_all(operator.door) if one.tenant and one.account and not one.deleted]
     return [name for name in tenants if await create_tenant(operator, name)]
@@ -91,7 +94,7 @@ async def _remove(operator: Operator, access: TenantAccess) -> bool:
     return known
 
 
-async def _agree(operator: Operator, access: TenantAccess) -> bool:
+async def _synchronize(operator: Operator, access: TenantAccess) -> bool:
     """Synchronize one account to NATS; returns whether NATS had another token, or the account of a deleted tenant."""
     return await (_remove(operator, access) if access.deleted else push_access(operator.signing, operator.system, access))
 
@@ -139,7 +142,7 @@ def revocations(access: TenantAccess) -> dict[str, int]:
 
 
 def _made_at(token: str | None) -> int:
-    """Unix time at which a token was made; 0 without a token. NATS keeps its token unless another one has a later second."""
+    """Unix time at which a token was made; 0 without a token. NATS replaces a token only by one made in a later second."""
     return int(decode(token)["iat"]) if token else 0
 
 
@@ -149,8 +152,8 @@ def _content(token: str | None) -> dict[str, Any] | None:
 
 
 async def delete_with_account(operator: Operator, name: str, timeout_s: float) -> dict[str, JsonValue]:
-    """Delete a tenant with its account; returns the receipt. Repeat an interrupted command: the account is deleted, and the error reports
-    the state of the rest.
+    """Delete a tenant with its account; returns the receipt. If it was interrupted, repeat it: the account is then deleted, and an error
+    reports the state of the tenant's data.
 
     Raises: ClientError if there is no such tenant, or it is deleted already; NoAnswer.
     """

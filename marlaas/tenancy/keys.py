@@ -27,7 +27,7 @@ class Receiver:
     """Destination of a new key: its holder's file, or output."""
 
     file: Path | None
-    """None for an HTTP key, which is printed."""
+    """File for the key; None for an HTTP key, which is printed."""
     show: Callable[[str], None]
 
     def give(self, seed: Seed, token: str, *, is_http: bool) -> None:
@@ -41,8 +41,8 @@ class Receiver:
     def refuse_unfit(self, signing: SigningKeys, tenant: str, name: str, *, is_http: bool) -> None:
         """Check the file before a key is made.
 
-        Raises: ClientError if a key for NATS has no file, or the file has no folder, or exists and was not written by an interrupted
-        command.
+        Raises: ClientError if a key for NATS has no file, if the file's folder does not exist, or if the file exists and no interrupted
+        command has written it.
         """
         if self.file is None:
             if is_http:
@@ -91,9 +91,9 @@ async def create_key(
 
 
 async def rotate_key(operator: Operator, tenant: str, name: str, to: Receiver, *, keep_old: bool) -> None:
-    """Make a successor of the same kind, name, role and end, then revoke the key. Repeat an interrupted command to complete it.
+    """Make a key of the same kind, name, role and end, then revoke the old one. Repeat an interrupted command to complete it.
 
-    `keep_old`: leave it valid, until `revoke_key` is called with its public key. Raises: as `create_key`.
+    `keep_old`: leave the old key valid until `revoke_key` is called with its public key. Raises: as `create_key`.
     """
     access = await recording.with_account(operator.door, tenant)
     old = valid_keys(access, name)
@@ -114,8 +114,10 @@ async def rotate_key(operator: Operator, tenant: str, name: str, to: Receiver, *
 
 
 async def revoke_key(operator: Operator, tenant: str, name: str) -> int:
-    """Revoke all keys of that name, or one public key, and close their connections; returns how many were valid. Raises: ClientError;
-    NoAnswer."""
+    """Revoke all keys of that name, or the one key with that public key, and close their connections; returns how many were valid.
+
+    Raises: ClientError; NoAnswer.
+    """
     access = await recording.with_account(operator.door, tenant)
     valid = [one.key for one in valid_keys(access, name)]
     if not valid and not any(name in (one.name, one.key) for one in access.keys):
@@ -143,7 +145,8 @@ async def own_http_key(operator: Operator) -> str:
 
 
 async def _make(operator: Operator, tenant: str, new: NewKey, to: Receiver, *, is_http: bool, beside: bool) -> None:
-    """Record a key in PostgreSQL, then give it to its holder: only a recorded key opens NATS. `new`: its seed is pending."""
+    """Record a key in PostgreSQL, then give it to its holder: only a recorded key opens NATS. `new`: the key, whose seed is pending in the
+    signing folder. `beside`: as in `SetAccess`."""
     seed, account = operator.signing.pending(tenant, new.name), operator.signing.tenant(tenant)
     end_s = int(new.ends.timestamp()) if new.ends else 0
     token = tenant_user_token(account, seed.public, new.name, tenant, new.role, int(time.time()), end_s)

@@ -30,7 +30,7 @@ class Operator:
 
 @asynccontextmanager
 async def connected(signing: SigningKeys, url: str, *, insecure: bool = False, tls: TlsFiles = NO_FILES) -> AsyncGenerator[Operator]:
-    """Connect with the folder's keys. Raises: NoAnswer if NATS is unavailable; Fatal if it refuses the folder's keys."""
+    """Connect with the signing keys. Raises: NoAnswer if NATS is unavailable; Fatal if NATS refuses these keys."""
     try:
         async with asyncio.timeout(CONNECT_S):
             bus = await Bus.connect(url, "operator", creds=signing.credentials("operator"), insecure=insecure, tls=tls)
@@ -71,12 +71,12 @@ async def with_account(door: Door, tenant: str) -> TenantAccess:
 
 
 def valid_keys(access: TenantAccess, name: str) -> list[KeyRecord]:
-    """Keys of that name, or that public key, that are not revoked; oldest first."""
+    """Keys that are not revoked and have `name` as name or public key; oldest first."""
     return [one for one in access.keys if name in (one.name, one.key) and one.revoked is None]
 
 
 async def record(door: Door, tenant: str, **changes: Any) -> None:
-    """Record changes, the fields of `SetAccess`. Raises: ClientError with the reasons; NoAnswer."""
+    """Record changes in PostgreSQL. `changes`: fields of `SetAccess`. Raises: ClientError with the reasons; NoAnswer."""
     named = None if tenant == ADMIN else tenant
     request = SetAccess(tenant=named, request=secrets.token_hex(6), **changes)
     await result_of(door, "set-access", named, request, request.request, TIMEOUT_S)

@@ -1,7 +1,7 @@
 """The schema: tables, then functions and triggers, then views.
 
-Frozen: it does not follow `base/tables/` and `base/views.py`, which this migration and later ones together equal. It gives no rights:
-`migrate` does (`base/rights.py`).
+Frozen: this file does not change when `base/tables/` and `base/views.py` do. All migrations together build the schema that those define.
+It grants no rights: `migrate` does (`base/rights.py`).
 """
 
 from alembic import op

@@ -46,16 +46,8 @@ def _weights_bytes(settings: EngineSettings, *, cpu: bool) -> int:
     """Bytes of parameters and adapter slots; slots are left out if the model's architecture is unknown."""
     precision = precision_on(settings.precision, cpu=cpu)
     shape = model_shape(settings.model)
-    slot = _slot_parameters(shape, settings.max_rank, cpu=cpu) if shape else 0
+    slot = shape.slot_parameters(settings.max_rank, cpu=cpu) if shape else 0
     return loaded_bytes(Path(settings.model), precision) + settings.adapters * slot * ELEMENT_BYTES[precision]
-
-
-def _slot_parameters(shape: ModelShape, rank: int, *, cpu: bool) -> int:
-    """Parameters of one adapter slot. On a CPU `cpu/lora.py` merges the matrices of queries, keys and values, and of gate and up: each
-    merged matrix is as wide as its parts together, and zero outside of them.
-    """
-    zeros = shape.layers * rank * (2 * (shape.queries + 2 * shape.keys) + 2 * shape.intermediate) if cpu else 0
-    return shape.adapter_parameters(rank) + zeros
 
 
 KEY_AND_VALUE = 2

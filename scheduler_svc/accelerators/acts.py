@@ -25,7 +25,7 @@ from scheduler_svc.base.database import Database
 from scheduler_svc.base.states import Hold, SliceEnd, SliceReason
 
 LATE_S = 0.5
-"""Seconds of delay beyond which NATS or this process stalled: executors' reports are still on their way, so none counts as silent."""
+"""Delay in seconds from which NATS or this process counts as stalled: reports may still be in flight, so no executor counts as silent."""
 IGNORED = f"it did not begin to wake within {IGNORED_S:g} s of its order"
 
 log = structlog.get_logger()
@@ -40,12 +40,12 @@ class Acts:
         self._reports = reports
         self._changed = changed
         self._ordered: dict[Key, int] = {}
-        """Epoch that an executor without a slice reported when it was ordered to park."""
+        """Executor that was ordered to park while it had no slice → the epoch that it reported at that time."""
 
     def ordered_epoch(self, row: ExecutorRow, report: ExecutorReport) -> int | None:
-        """Epoch that the executor reported when it was ordered to park; None if no such order is pending.
+        """Epoch that the executor reported when it was ordered to park without a slice; None if no such order is pending.
 
-        The order is done once the executor reports another epoch and no operator holds it.
+        The order is done once the executor reports another epoch and no operator holds the executor.
         """
         key = (row.accelerator, row.executor)
         if not row.is_held and self._ordered.get(key) != report.epoch:
@@ -53,7 +53,7 @@ class Acts:
         return self._ordered.get(key)
 
     async def record_gone(self, seen: AcceleratorSnapshot) -> None:
-        """End the slice of an executor that does not report, or record that it has left the device and host memory."""
+        """End the slice of a silent executor; if it has none, record that the executor has left the device and host memory."""
         row, asked_s = seen.gone, time.monotonic()
         assert row is not None
         await lease_epoch(self._bus, row.accelerator)
@@ -110,7 +110,7 @@ class Acts:
         self._changed()
 
     async def end(self, seen: AcceleratorSnapshot, how: SliceEnd, *, fault: str | None = None) -> None:
-        """End the open slice without a next one. `fault`: reason to give its executor no slice for a while."""
+        """End the open slice, and order no next one. `fault`: if given, why the executor gets no slice for a while."""
         holder = seen.standing.holder
         assert holder is not None
         deepest = self._deployed.deepest.get(holder.pool, Tier.HOST)

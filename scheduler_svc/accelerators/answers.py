@@ -26,7 +26,7 @@ MAX_BACK_OFF_S = 3600.0
 MAX_AHEAD_S = 60.0
 """Maximum seconds by which an executor's clock may be ahead of NATS's."""
 MAX_UNKNOWN_EPOCHS = 1_000_000
-"""Maximum orders missing from this PostgreSQL after it was restored from a backup."""
+"""Maximum by which an answer's epoch may exceed the recorded one: a PostgreSQL restored from a backup lacks the newest orders."""
 
 DIED_WAKING = "its process died while it woke"
 
@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 
 async def executor_answered(tx: Transaction, deployed: Deployed, done: LeaseDone, now_s: float) -> None:
-    """Record an executor's answer and its effects on its slice. Ignored if a newer answer of the executor is recorded.
+    """Record an executor's answer and its effects on the executor's slice. Ignored if a newer answer of the executor is recorded.
 
     Raises: Reject if no such executor is deployed, or the order was never given; Retry if the leader has not recorded the accelerator yet.
     """
@@ -65,14 +65,14 @@ async def executor_answered(tx: Transaction, deployed: Deployed, done: LeaseDone
     elif done.state is ExecutorState.FAULTY:
         await _failed(tx, done, now_ms)
     elif done.state is ExecutorState.COLD and done.failure:
-        await _predecessor_died(tx, done, ended, done.failure, now_ms)
+        await _record_predecessors_death(tx, done, ended, done.failure, now_ms)
     await book_ended(tx, done.accelerator, done.executor, place.pool, until=done.epoch, use=use)
 
 
 async def wake_reported(tx: Transaction, deployed: Deployed, report: ExecutorReport, at_s: float, now_s: float) -> None:
     """Record a wake at `at_s` from an executor's report, because its answer was lost. The duration of the move is unknown.
 
-    Raises: Reject.
+    Raises: as `executor_answered`.
     """
     log.error("answer_lost", executor=report.executor, epoch=report.epoch)
     who = report.model_dump(include={"accelerator", "executor", "pool", "replica", "epoch", "state", "device_bytes", "host_bytes"})
@@ -107,7 +107,7 @@ async def _woke(tx: Transaction, place: Place, done: LeaseDone, at_ms: int, epoc
 
 
 async def _end_own(tx: Transaction, place: Place, done: LeaseDone, how: SliceEnd, now_ms: int) -> OpenSlice | None:
-    """End and return the executor's open slice, unless it is newer than the answer; None if it has none."""
+    """End the executor's open slice, unless the slice is newer than the answer; returns the ended slice, or None if none was ended."""
     present = await slices.open_slice(tx.connection, done.accelerator)
     if present is not None and present.executor == place.executor and present.epoch <= done.epoch:
         log.warning("slice_lost", executor=done.executor, epoch=present.epoch, ended=str(how), failure=done.failure)
@@ -116,8 +116,8 @@ async def _end_own(tx: Transaction, place: Place, done: LeaseDone, how: SliceEnd
     return None
 
 
-async def _predecessor_died(tx: Transaction, done: LeaseDone, ended: OpenSlice | None, cause: str, now_ms: int) -> None:
-    """Record the cause of death that a new process reports for its predecessor; the slice may have already ended for silence."""
+async def _record_predecessors_death(tx: Transaction, done: LeaseDone, ended: OpenSlice | None, cause: str, now_ms: int) -> None:
+    """Record why an executor's previous process died, as its new process reports; silence may have ended the slice already."""
     reason = f"{DIED_WAKING}: {cause}"
     await executors.explain_fault(tx.connection, done.accelerator, done.executor, DIED_WAKING, reason)
     if ended is not None and not ended.has_woken:
@@ -125,7 +125,7 @@ async def _predecessor_died(tx: Transaction, done: LeaseDone, ended: OpenSlice |
 
 
 async def died_waking(tx: Transaction, accelerator: str, executor: str, now_ms: int, reason: str = DIED_WAKING) -> None:
-    """Record a death while waking. After the first, which may be a kill, the next process may wake immediately; later ones back off."""
+    """Record that a process died while waking. The first death may be a kill, so the next wake may be immediate; later deaths delay it."""
     past = await executors.failures(tx.connection, accelerator, executor)
     log.error("executor_faulty", executor=executor, reason=reason)
     retry_ms = now_ms + (round(1000 * pause_s(past - 1)) if past else 0)
@@ -139,9 +139,9 @@ async def _failed(tx: Transaction, done: LeaseDone, now_ms: int) -> None:
 
 
 def next_attempt(done: LeaseDone, past: int, now_ms: int) -> Fault:
-    """Fault with the time of the executor's next wake, after `past` other failures since it last woke.
+    """Fault of a failed wake, with the time of the next attempt. `past`: earlier failures since the executor last woke.
 
-    After the first failure for lack of memory the retry is immediate, with all other executors parked one tier deeper.
+    After a first failure, if it was for lack of memory, the retry is immediate, with all other executors parked one tier deeper.
     """
     reason, is_memory = done.failure or "it could not wake, and did not say why", bool(done.lacks_memory)
     if is_memory and not past:
@@ -150,7 +150,7 @@ def next_attempt(done: LeaseDone, past: int, now_ms: int) -> Fault:
 
 
 def pause_s(past: int) -> float:
-    """Seconds until the next attempt, after `past` failures with back-off."""
+    """Seconds until the next attempt to wake. `past`: earlier failures, each of which doubles the pause up to MAX_BACK_OFF_S."""
     return min(MAX_BACK_OFF_S, BACK_OFF_S * 2.0 ** min(past, 30))
 
 

@@ -56,7 +56,7 @@ async def answer_moves(question: Question, _: AskMoves) -> MovesAnswer:
 
 
 async def answer_trace(question: Question, request: AskTrace) -> TraceAnswer:
-    """A page of traced tasks, at most half of PAGE_BYTES or one task. Raises: Reject for a tenant."""
+    """A page of traced tasks, which ends with the task that fills half of PAGE_BYTES. Raises: Reject for a tenant."""
     _require_operator(question, "trace")
     kept, cursor, size = list[TracedTask](), request.cursor, 0
     while size < PAGE_BYTES // 2:
@@ -117,7 +117,7 @@ ORDER BY s.number DESC LIMIT :most
 
 
 async def _slices(connection: AsyncConnection, tenant: str | None, asked: AskSlices) -> list[SliceOf]:
-    """Slices, newest first. `tenant`: limits them to its tasks, with its own shares; None: all."""
+    """Slices, newest first. `tenant`: only slices that served its tasks, with its own shares only; None: all slices."""
     given = {"tenant": tenant, "before": asked.before, "accelerator": asked.accelerator, "since_s": asked.since_s, "most": asked.most}
     rows = (await connection.execute(_SLICES, given)).mappings()
     return [SliceOf.model_validate({**row, "shares": [ShareOf(**one) for one in row["shares"]]}) for row in rows]
@@ -171,7 +171,7 @@ StepRows = Sequence[RowMapping]
 
 
 async def steps_of_next(connection: AsyncConnection, *, after: str | None, since_s: float | None, most: int) -> StepRows:
-    """Latest steps of the first task by id above `after` with a step trained after `since_s`; empty if there is none."""
+    """Up to `most` latest steps of the first task by id after `after` that trained a step since `since_s`; empty if no task did."""
     return (await connection.execute(_STEPS, {"after": after, "since_s": since_s, "most": most})).mappings().all()
 
 
@@ -188,7 +188,7 @@ async def running_steps(connection: AsyncConnection, pools: Collection[str], mos
 
 
 def phases_of(rows: StepRows) -> dict[str, list[StepPhases]]:
-    """Phases of the steps in order, by task."""
+    """Phases of steps by task, in the order of `rows`."""
     found: dict[str, list[StepPhases]] = {}
     for row in rows:
         found.setdefault(row["task"], []).append(_phases(row))
@@ -228,7 +228,7 @@ class PoolState:
     is_parked: bool
     parked_since_s: float | None
     wakes_in_s: float | None
-    """Seconds until a sampler is expected to wake; None if one is awake, there is nothing to sample, or none fits on its accelerator."""
+    """Seconds until a sampler is expected to wake; None if a sampler is awake, has no work, or does not fit on its accelerator."""
 
 
 async def pool_states(connection: AsyncConnection, pools: Collection[str]) -> dict[str, PoolState]:

@@ -12,11 +12,10 @@ from scheduler_svc.tenancy.billing.ledger import Entry
 
 
 def slice_shares(slice_ms: int, served: Mapping[str, int], ordered_for: Collection[str]) -> dict[str, int]:
-    """Milliseconds of a slice booked to each task, including the switch to it.
+    """Milliseconds of a slice booked to each task, including the time of the switch to the slice.
 
     `served`: amount of service by task, in one unit for all (tokens or milliseconds). `ordered_for`: tasks whose ready work caused the
-    slice;
-    they pay in equal parts if nothing was served. Rounded by the largest remainder, ids break ties: the sum is exact.
+    slice; they pay in equal parts if nothing was served. Shares are rounded by the largest remainder, so the sum is exact; ids break ties.
     Raises: ValueError for negative numbers, and if there is no task to book to.
     """
     if slice_ms < 0 or any(amount < 0 for amount in served.values()):
@@ -34,7 +33,7 @@ def slice_shares(slice_ms: int, served: Mapping[str, int], ordered_for: Collecti
 
 
 NO_TASK = ""
-"""Payer in place of a task: requests to the base model, and slices that were ordered for no task."""
+"""Payer in place of a task, for requests to the base model and for slices that were ordered for no task."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Use:
     """Work of an executor since it woke."""
 
     served: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Amount of service by task, in one unit."""
+    """Amount of service by task, in one unit for all tasks (tokens or milliseconds)."""
     busy_ms: int = 0
     score_ms: int = 0
     """Part of `busy_ms` spent in the function `score`."""
@@ -51,8 +50,8 @@ class Use:
 async def book_ended(tx: Transaction, accelerator: str, executor: str, pool: str, *, until: int, use: Use) -> None:
     """Book the executor's ended slices up to the epoch `until`. The accelerator must be locked.
 
-    Several slices are unbooked if the executor was woken before it had parked; all then get the same proportions, and the newest is
-    filled with busy time first. Tasks of other pools are booked to NO_TASK.
+    Several slices are unbooked if the executor was woken before it had parked. All are then split among tasks in the same proportions, and
+    busy time fills the newest slice first. The parts of tasks of other pools are booked to NO_TASK.
     """
     ended = await slices.unbooked(tx.connection, accelerator, executor, until)
     if not ended:

@@ -33,15 +33,15 @@ async def stop(tx: Transaction, executor: str, pool: str, now_ms: int) -> None:
 
 
 async def start(tx: Transaction, executor: str, pool: str, now_ms: int) -> None:
-    """Start the pool's clock as `executor` is awake; no-op if `executor` is not a sampler."""
+    """Start the pool's clock, because `executor` is awake; no-op if `executor` is not a sampler."""
     if executor == executor_name("rollout", pool):
         _post(tx, await _start(tx.connection, pool, now_ms))
 
 
 async def begin(tx: Transaction, sampled: set[str], now_ms: int) -> None:
-    """Create clocks of new pools, stop those without an awake sampler, start those no longer shared; write all to the bucket.
+    """Create clocks of new pools; stop clocks of pools without an awake sampler; start clocks of pools that no longer share an accelerator.
 
-    `sampled`: pools with a sampler on a shared accelerator.
+    All clocks are written to the bucket. `sampled`: pools with a sampler on a shared accelerator.
     """
     await _add(tx.connection, sampled, now_ms)
     for pool in sorted(sampled):

@@ -1,8 +1,9 @@
 """The condition of an accelerator, from one snapshot of it. Pure.
 
-`acts.py` has one action for each. An operator's order to wake may name a tier whose moves are measured: once its executor is awake, its
-slice ends, and it is parked in that tier and woken once more. Until it has parked no other slice is ordered, so that no other move
-interferes. The measured moves themselves clear the order: its sender need not wait for them.
+`acts.py` has one action for each condition. The *holder* is the executor with the open slice.
+An operator's order to wake may name a tier, to measure the moves to it and back: once the executor is awake, its slice ends, it parks in
+that tier, and it is woken once more. Until it has parked, no other slice is ordered, so that no other move interferes. The measurement
+itself clears the order, so the operator need not wait for it.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,14 +18,14 @@ from scheduler_svc.accelerators.snapshot import AcceleratorSnapshot, ExecutorSna
 IGNORED_S = 30.0
 """Seconds within which an executor must have begun its order, or have reported why not."""
 STOPPED_S = 5.0
-"""Seconds after which a state in the holder's reports counts without the corresponding answer."""
+"""Seconds after which a state that the holder reports counts, even if the answer about it is missing."""
 
 
 class Condition(StrEnum):
     GONE = "gone"
     """An executor is silent, and still has a slice, memory, or unbooked time."""
     HELD = "held"
-    """Executors without a slice are on the device, and an operator wants them off it."""
+    """Executors without a slice are on the device, and an operator has ordered them to park."""
     MEASURING = "measuring"
     """An executor is parking in the tier whose moves are measured."""
     DUE = "due"
@@ -38,7 +39,7 @@ class Condition(StrEnum):
     WAKING = "waking"
     """The holder is waking; its own watchdog limits the time."""
     UNHEARD = "unheard"
-    """A new leader has no report of the holder yet, so it could not order it to park."""
+    """A new leader has no report of the holder yet, so it could not order the holder to park."""
     STOPPED = "stopped"
     """The holder stopped computing without an answer: the answer was lost, or NATS was emptied and a new process knows no epoch."""
     SWITCHING = "switching"

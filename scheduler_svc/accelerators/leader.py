@@ -1,8 +1,8 @@
 """The leader: the one scheduler replica that decides about shared accelerators.
 
 It decides when an executor's report or a row has changed, when the last decision expires, and every REFRESH_S; in between it waits. For
-each accelerator it takes a snapshot (`snapshot.py`), determines its condition (`conditions.py`), and acts on it (`acts.py`). It starts
-from rows and the executors' next reports, so that another replica can take over.
+each accelerator it takes a snapshot (`snapshot.py`), determines the condition (`conditions.py`), and acts on it (`acts.py`). A new leader
+starts from rows and the executors' next reports, so that any replica can take over.
 A slice whose executor is silent for SILENT_S ends, and the next is ordered: the lease and locks that executors hold ensure that the
 next executor wakes only when the device is free. Without NATS no decision is made, because no order could be sent.
 """

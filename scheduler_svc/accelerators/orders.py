@@ -60,9 +60,9 @@ class Ordered:
 
 
 async def order_slice(tx: Transaction, seen: Seen, new: Ordered, *, now_ms: int, above: int) -> int | None:
-    """End the open slice, begin the next, and post the orders; returns the new epoch. `above`: an epoch that others may know.
+    """End the open slice, begin the next, and post the orders; returns the new epoch, which is higher than `above`, the lease's epoch.
 
-    None if the accelerator's state differs from `seen`; then nothing is changed.
+    If the accelerator's state differs from `seen`, changes nothing and returns None.
     """
     name = seen.accelerator
     epoch, present = await executors.locked_epoch(tx.connection, name), await slices.open_slice(tx.connection, name)
@@ -99,7 +99,10 @@ async def end_without_next(tx: Transaction, seen: Seen, how: SliceEnd, park: Par
 
 
 async def delete_removed(tx: Transaction, places: Collection[Key]) -> None:
-    """Delete executors that are not in `places`, since clients would wait for them. They have no open slice; ended slices are booked."""
+    """Book the ended slices of executors that are not in `places`, and delete these executors: clients would wait for them.
+
+    The executors have no open slice.
+    """
     for accelerator, executor, pool in await executors.removed(tx.connection, places):
         epoch = await executors.locked_epoch(tx.connection, accelerator)
         await book_ended(tx, accelerator, executor, pool, until=epoch or 0, use=Use())
@@ -115,7 +118,7 @@ async def order_park(tx: Transaction, accelerator: str, park: ParkOrder, *, abov
 
 
 async def end_open(tx: Transaction, accelerator: str, present: OpenSlice, how: SliceEnd, now_ms: int, *, asked: bool) -> int:
-    """End the open slice of a locked accelerator, and stop its pool's clock; returns the end in Unix milliseconds."""
+    """End the open slice of a locked accelerator, and stop its pool's clock; returns the end in Unix ms. `asked`: as in `slices.end`."""
     ended_ms = max(now_ms, present.latest_ms)
     await slices.end(tx.connection, accelerator, present.epoch, how, ended_ms, asked=asked)
     await clocks.stop(tx, present.executor, present.pool, ended_ms)
@@ -128,7 +131,7 @@ def _post(tx: Transaction, order: LeaseOrder) -> None:
 
 
 async def known_epoch(bus: Bus, deployed: Deployed, accelerator: str) -> int:
-    """Highest epoch of the lease and of the newest order to each executor."""
+    """Highest of the epochs of the lease and of the newest order to each executor."""
     epochs = [await lease_epoch(bus, accelerator)]
     for name, executor in deployed.places:
         if name == accelerator:

@@ -25,7 +25,7 @@ async def move_pool(answer: Answering, request: MovePool) -> None:
 
 
 def _check_tier(request: MovePool, pools: Pools) -> None:
-    """Raises: Refusal for a tier to which the pool does not move."""
+    """Raises: Refusal if a tier is named by a verb other than `wake`, or is deeper than the pool allows."""
     if request.tier is None:
         return
     if request.verb != "wake":
@@ -48,8 +48,7 @@ RETURNING accelerator, id
 async def _hold(connection: AsyncConnection, order: MovePool) -> list[str]:
     """Record the order on the executors that match it; returns them as `<accelerator>/<executor>`, sorted.
 
-    An awake executor is not held for an order to wake. A wake order ends an executor's pause after a failure, unless its moves are
-    measured.
+    Unless it measures moves, an order to wake ends an executor's pause after a failure, and leaves no hold on an executor that is awake.
     """
     given = {"pool": order.pool, "service": order.service, "accelerator": order.accelerator}
     given["measured"] = order.tier.value if order.tier is not None else None

@@ -67,7 +67,7 @@ class Reports:
         return now_s - max(seen.arrived_s if seen is not None else 0.0, self._excused_s) > SILENT_S
 
     def state_since_s(self, key: Key) -> float:
-        """Time since which the executor's reports show its present state without a possible gap."""
+        """Time since which the executor's reports show its present state; at the earliest, the end of the last gap in reports."""
         seen = self._seen.get(key)
         return max(seen.state_since_s if seen is not None else 0.0, self._excused_s)
 
@@ -82,7 +82,7 @@ class Reports:
         return found
 
     def contradict(self, standing: AcceleratorState, now_s: float) -> bool:
-        """Whether a report shows that an executor woke or ended its slice, and its row does not yet."""
+        """Whether a report shows that an executor woke or ended its slice, which the executor's row does not show yet."""
         for row in standing.executors:
             report, newest = self.newest((row.accelerator, row.executor), now_s), row.newest
             if report is None or newest is None or newest.ended_ms is not None:

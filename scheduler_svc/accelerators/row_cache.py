@@ -34,7 +34,7 @@ class RowCache:
         self.standings = await standing.standings(connection, self._deployed.accelerators)
 
     async def read_work(self, connection: AsyncConnection, now_s: float) -> None:
-        """Load new moves, running tasks and their tenants' booked time; may be up to a second old."""
+        """Load new moves, running tasks, and their tenants' booked time. Decisions may use data that was loaded up to a second before."""
         names, pools = self._deployed.accelerators, self._deployed.pools
         running = await standing.running_tenants(connection, pools)
         self.take(running, await standing.booked(connection, names, pools, now_s) if len(running) > 1 else [], now_s)
@@ -46,14 +46,14 @@ class RowCache:
         return any(one.pool == pool for one in self._running)
 
     def take(self, running: Sequence[Running], booked: Sequence[Booked], now_s: float) -> None:
-        """Set the tenants with running tasks, and the time booked to them lately."""
+        """Set the tenants with running tasks, and the time booked to them within the fairness window."""
         self._running = list(running)
         self._times.note(running, booked, now_s)
 
     def claims(self, accelerator: str, pool: str, *, trains: bool) -> tuple[Claim, ...]:
         """Claims of tenants with running tasks in the pool; for a trainer, only of tenants with a batch, if there are any.
 
-        A single claim on an accelerator competes with none.
+        A claim that is alone on its accelerator has no competitor.
         """
         running = [one for one in self._running if one.pool == pool]
         if trains:
@@ -72,8 +72,8 @@ class RowCache:
 class Times:
     """Tenants' weighted seconds on each accelerator, and in each of their pools there.
 
-    Tenants that arrive later than others are credited time, if this replica leads when they arrive: those present when it begins to lead
-    count as established.
+    A tenant that arrives later than others is credited time. Tenants that are present when this replica begins to lead count as
+    established, and get no credit.
     """
 
     def __init__(self, deployed: Deployed) -> None:
@@ -86,7 +86,7 @@ class Times:
         self._now_s = 0.0
 
     def note(self, running: Sequence[Running], booked: Sequence[Booked], now_s: float) -> None:
-        """Set the running tasks and the time booked to their tenants lately; credits newcomers."""
+        """Set the running tasks, and the time booked to their tenants within the fairness window; credits newcomers."""
         self._served_ms, self._now_s = served_ms(running, booked), now_s
         self._of_tenant_ms = {}
         for (name, _, tenant), ms in self._served_ms.items():
@@ -96,14 +96,14 @@ class Times:
         kept = present.keys() | {(name, WHOLE, tenant) for name, _, tenant in present}
         self._starts = {place: start for place, start in self._starts.items() if place in kept and start.left_s(now_s)}
         if before is not None:
-            self._starts |= self._given(before)
+            self._starts |= self._new_credits(before)
 
     def claim(self, accelerator: str, one: Running) -> Claim:
         place = (accelerator, one.pool, one.tenant)
         return Claim(one.tenant, one.weight, self._virtual_s(accelerator, one), self._pool_s(place, one), self._left_s(place))
 
-    def _given(self, before: Collection[Place]) -> dict[Place, Start]:
-        """Credits of newcomers, absent in `before`: a tenant, or a further pool of a tenant."""
+    def _new_credits(self, before: Collection[Place]) -> dict[Place, Start]:
+        """Credits of newcomers: tenants that are absent from `before`, and further pools of the tenants in it."""
         present = self._present or {}
         stayed = {place: one for place, one in present.items() if place in before}
         known = {(name, tenant) for name, _, tenant in before}
@@ -135,7 +135,7 @@ class Times:
 def served_ms(running: Sequence[Running], booked: Sequence[Booked]) -> dict[Place, float]:
     """Accelerator milliseconds by place.
 
-    Unbooked time is split in proportion to what the pool's tenants were booked lately, or equally if that is nothing.
+    Unbooked time is split among the pool's tenants in proportion to the time booked to them, or equally if none is.
     """
     found: dict[Place, float] = {(one.accelerator, one.pool, one.tenant): one.ms for one in booked if one.tenant is not None}
     for one in booked:

@@ -1,8 +1,8 @@
 """One accelerator at one moment: rows, reports, and the decisions' inputs derived from them. Pure.
 
-Held executors that are still on the device are ordered off it, and so are *strays*: executors that are awake without a slice, because
+Executors that an operator holds are ordered off the device, and so are *strays*: executors that are awake without a slice, because
 PostgreSQL was restored or an order to park was lost. A stray keeps the accelerator's lock until it is ordered to park, and the holder waits
-for it. A stray differs from a predecessor that has not read its order yet by how long the holder has waited.
+for it. If the holder has waited for less than STRAY_S, an awake executor may be a predecessor that has not read its order to park yet.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -32,8 +32,7 @@ from scheduler_svc.accelerators.queries.standing import AcceleratorState, Execut
 from scheduler_svc.base.states import Hold
 
 REPEATED = 0.2
-"""Fraction of a frozen operation's work that is repeated if its KV cache was dropped: its prompt and tokens are recomputed in one prefill.
-"""
+"""Fraction of a frozen operation's work that is repeated if its KV cache was dropped: one prefill recomputes its prompt and tokens."""
 STARTS_WITHIN_S = 10.0
 """Seconds after which a holder that reports waiting work, and has started none, is treated as if it had started."""
 STRAY_S = 10.0
@@ -157,7 +156,7 @@ class AcceleratorSnapshot:
 
     @property
     def unchanged_since_s(self) -> float:
-        """Time since which the holder has reported its present state; not before its slice was ordered or it woke."""
+        """Time since which the holder has reported its present state; at the earliest, when its slice was ordered or when it woke."""
         newest, since_s = self.standing.slice, self.now_s if self.holder is None else self.holder.state_since_s
         return since_s if newest is None else max(since_s, (newest.awake_ms or newest.ordered_ms) / 1000)
 

@@ -31,7 +31,7 @@ REASONS: tuple[Reason, ...] = get_args(Reason)
 
 @dataclass(frozen=True)
 class Actor:
-    """Sender of a request, and its verb."""
+    """Sender of a request, and the request's verb."""
 
     tenant: str
     """Tenant in the subject; `streams.EVERY_TENANT` for operators' requests about all tenants."""
@@ -53,7 +53,7 @@ class Accepted:
     target: str
     detail: Mapping[str, JsonValue]
     rejected_for: Reason | None = None
-    """None unless it was rejected."""
+    """Reason of the rejection; None if the action was not rejected."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def rejected(tenant: str, task: str, reason: Reason) -> Accepted:
 
 
 def refused(by: Actor, sentence: str) -> Refused:
-    """Entry of a refused request. `sentence`: the reason, of which only its first word is stored, mapped to a `Reason`."""
+    """Entry of a refused request. `sentence`: the reason; only the `Reason` that its first word names is stored."""
     begin = re.split(r"[.:\[ ]", sentence, maxsplit=1)[0]
     if begin in LIMITS:
         return Refused(by, "limit")
@@ -82,7 +82,7 @@ def refused(by: Actor, sentence: str) -> Refused:
 
 
 def actor_of(subject: str, sequence: int | None) -> Actor:
-    """Sender of the job `jobs.<verb>.<tenant>[.<key>]`. A NATS server with keys permits the longer subject to that key only."""
+    """Sender of the job `jobs.<verb>.<tenant>[.<key>]`. On a NATS server with keys, only that key may send to the longer subject."""
     _, verb, tenant, key = (streams.token(subject, place) or "" for place in range(4))
     known = key if PUBLIC_KEY.fullmatch(key) else ""
     shown = verb if verb in JOBS else "unknown"
@@ -118,7 +118,7 @@ ON CONFLICT (tenant, key, verb, reason, hour) WHERE hour IS NOT NULL DO UPDATE S
 
 
 async def write(connection: AsyncConnection, entries: Sequence[Accepted | Refused]) -> None:
-    """Insert entries. Redelivered jobs within an hour, and further chunks of a download, add no row; each refusal increments a count."""
+    """Insert entries. A job redelivered within an hour, and a further chunk of a download, add no row. A refusal increments a count."""
     done = [
         (one.by, one.verb, one.target, json.dumps(dict(one.detail)), one.rejected_for or "") for one in entries if isinstance(one, Accepted)
     ]

@@ -55,8 +55,8 @@ CANCEL_S = 3.0
 UNREACHABLE = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
 """Connection errors of SQLAlchemy, and of psycopg for statements that bypass SQLAlchemy (`base/sql.py`)."""
 PREPARED = {"prepare_threshold": 0, "options": "-c plan_cache_mode=force_generic_plan"}
-"""Each connection parses and plans a statement once. By default PostgreSQL plans one with lists of tasks at every execution, which takes
-as long as to run it."""
+"""Each connection parses and plans a statement once. By default PostgreSQL plans a statement with lists of tasks at every execution, which
+takes as long as running it."""
 MIGRATE = "run `python -m scheduler_svc.migrate` of this version"
 
 log = structlog.get_logger()
@@ -129,8 +129,8 @@ class Database:
 
     @asynccontextmanager
     async def statements(self, *, patience_s: float | None = None) -> AsyncGenerator[AsyncConnection]:
-        """A connection in autocommit mode. Each statement sees earlier commits, as at READ COMMITTED in a transaction, which would need two
-        more round trips. Raises: Unavailable if the connection is lost.
+        """A connection in autocommit mode. Each statement sees earlier commits, as in a transaction at READ COMMITTED, but the two round
+        trips to begin and commit a transaction are saved. Raises: Unavailable if the connection is lost.
         """
         async with self._within(patience_s), self._committing.begin() as connection:
             yield connection
@@ -151,7 +151,7 @@ class Database:
 
     @asynccontextmanager
     async def alone(self, lock: int) -> AsyncGenerator[AsyncConnection]:
-        """A connection that holds a session's advisory lock; waits while another replica holds it. Each statement commits itself.
+        """A connection that holds a session-level advisory lock; waits while another replica holds the lock. Each statement commits itself.
 
         The lock lasts as long as the connection, so work under the lock must use this connection.
         Raises: Unavailable if PostgreSQL is unavailable.
@@ -183,7 +183,7 @@ class Database:
 
 
 def _unavailable(error: BaseException) -> Unavailable:
-    """Unavailable with the first error in the chain, of which a failed rollback is only a consequence."""
+    """Unavailable with the text of the first error in the chain: a later one, such as of a failed rollback, is only a consequence."""
     while isinstance(error.__context__, UNREACHABLE):
         error = error.__context__
     return Unavailable(f"PostgreSQL: {str(getattr(error, 'orig', error)).strip()}")

@@ -61,7 +61,7 @@ async def find(connection: AsyncConnection, task: str) -> DeletedTask | None:
 
 
 async def delete_task(connection: AsyncConnection, task: str, by: int) -> None:
-    """Replace all rows of an ended, locked task by one row with its consumption, and its days on invoices. `by`: sequence of the job."""
+    """Replace all rows of an ended, locked task by a row of its consumption and rows of its days on invoices. `by`: the job's sequence."""
     spent = {
         f"{kind}_tokens": select(func.coalesce(func.sum(ledger.c.tokens), 0))
         .where(ledger.c.task == task, ledger.c.kind == kind)
@@ -78,7 +78,7 @@ async def delete_task(connection: AsyncConnection, task: str, by: int) -> None:
 
 
 async def pending(connection: AsyncConnection) -> list[DeletedTask]:
-    """Deleted tasks whose data may not be erased from NATS yet."""
+    """Deleted tasks whose data is not recorded as erased from NATS."""
     found = (await connection.execute(_ROW.where(deleted_tasks.c.freed_bytes.is_(None)).order_by(deleted_tasks.c.id))).all()
     return [DeletedTask(*row) for row in found]
 
@@ -120,7 +120,7 @@ class DeletedTenant:
     deletion: dict[str, Any]
     """Id of the request as `request`; once all tasks have ended, also the receipt: counts of deleted rows and messages. `Any`: JSON."""
     deleted_at: datetime | None
-    """None until the deletion is complete."""
+    """Time at which the deletion was complete; None until then."""
 
 
 _TENANT = select(tenants.c.id, tenants.c.deleted_by, tenants.c.deletion, tenants.c.deleted_at).where(tenants.c.deleted_by.is_not(None))
@@ -157,7 +157,7 @@ async def tasks_of_tenant(connection: AsyncConnection, tenant: str) -> list[str]
 
 
 async def count_tenant(connection: AsyncConnection, tenant: str, messages: int) -> None:
-    """Store the receipt of a tenant whose tasks have ended, unless it has one. `messages`: number of its messages stored in NATS."""
+    """Store the receipt of a tenant whose tasks have ended, unless it is already stored. `messages`: number of its messages in NATS."""
     own = select(tasks.c.id).where(tasks.c.tenant == tenant)
     counts = {table.name: select(func.count()).where((table.c.id if table is tasks else table.c.task).in_(own)) for table in COUNTED}
     counts |= {"events": select(func.count()).where(events.c.tenant == tenant)}
@@ -179,7 +179,7 @@ async def letters_about_jobs(connection: AsyncConnection, tenant: str) -> list[i
 
 
 async def finish_tenant(connection: AsyncConnection, tenant: str) -> DeletedTenant | None:
-    """Delete the remaining rows of a tenant without tasks, except its own, and record the end; None if that was already recorded."""
+    """Delete the rows of a tenant without tasks, except that in `tenants`, and record the deletion as complete; None if it already was."""
     await connection.execute(delete(events).where(events.c.tenant == tenant))
     await connection.execute(delete(dead_letters).where(_of_jobs(tenant)))
     await connection.execute(delete(keys).where(keys.c.tenant == tenant))

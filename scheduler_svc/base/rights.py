@@ -1,4 +1,4 @@
-"""Rights by table, view and role. Grants and row-level security are generated from this module, and a test tries every cell.
+"""Rights by table, view and role. Grants and row-level security are generated from this module, and a test tries every right.
 
 marlaas_owner    owns the schema: migrations, and tenants' roles
 marlaas_app      the scheduler: all rows, and per table only the statements that it uses

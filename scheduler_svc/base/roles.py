@@ -1,6 +1,6 @@
-"""PostgreSQL's roles, created by a superuser once per server; repeating it has no effect.
+"""PostgreSQL's roles, created by a superuser once per server; creating them once more has no effect.
 
-Roles belong to the whole server, so another database of it, or a restored dump, may find them there already.
+Roles belong to the whole server, so they may already exist because of another database or a restored dump.
 Tenants' roles read their own rows with psql. The schema's owner creates them, in the server and in `tenant_roles`.
 """
 
@@ -21,7 +21,7 @@ _NO_MORE = "NOSUPERUSER NOREPLICATION NOBYPASSRLS"
 MIN_SERVER = 150_000
 """Minimum server version: views with `security_invoker` need PostgreSQL 15."""
 WITH_TENANT_ROLES = 160_000
-"""Minimum server version for tenants' roles: before PostgreSQL 16 CREATEROLE gave power over other roles, and every member SET ROLE."""
+"""Minimum server version for tenants' roles: before PostgreSQL 16, CREATEROLE gave power over other roles, and members could SET ROLE."""
 
 OF_SERVICES = f"{OWNER}, {Role.APP}, {Role.READER}"
 _FUNCTIONS = {
@@ -188,8 +188,7 @@ async def end_long_sessions(
     """End tenants' sessions with a transaction or idle time over the limits, in seconds; returns their roles.
 
     A role may change its own `statement_timeout` and similar settings, so the limit is enforced from outside. A transaction holds locks,
-    old
-    rows and processor time; an idle session holds one of few connections.
+    old rows and processor time; an idle session holds one of few connections.
     """
     ended = text(
         "WITH long AS MATERIALIZED (SELECT a.pid, a.usename FROM pg_stat_activity a JOIN tenant_roles r ON r.role = a.usename "

@@ -32,7 +32,7 @@ class TaskSnapshot:
     has_step_ready: bool
     """Whether all groups of the next step are scored."""
     is_training: bool
-    """Whether one of its steps is at the trainer."""
+    """Whether a step of the task is at the trainer."""
 
 
 def allowances(policy: SchedulingPolicy, tasks: Sequence[TaskSnapshot]) -> dict[str, int]:

@@ -1,9 +1,9 @@
 """Statements that SQLAlchemy compiles once and psycopg runs, their parameters, and SQL for time on a pool's clock.
 
-SQLAlchemy needs longer to build a statement (1.5 ms for the longest here) than to send it, and more than half of the processor time of a
-short one to run it; PostgreSQL parses every new text. Frequent statements are therefore constants, compiled when their module is loaded,
-and go to psycopg in the connection's own transaction. Values are parameters: a list as one array, rows as one array per column. Rare
-statements are built per call and run through SQLAlchemy.
+SQLAlchemy needs longer to build a statement (1.5 ms for the longest here) than to send it. When a short statement runs, SQLAlchemy takes
+more than half of the processor time. PostgreSQL parses every new text. Frequent statements are therefore constants, compiled when their
+module is loaded, and go to psycopg in the connection's own transaction. Values are parameters: a list is one array, and rows are one array
+per column. Rare statements are built per call and run through SQLAlchemy.
 
 States are literals if a partial index covers them (`in_state`): PostgreSQL may switch to a generic plan, which
 can only use an index whose condition is part of the statement's text.
@@ -40,7 +40,7 @@ from sqlalchemy.types import TypeEngine
 from scheduler_svc.base.tables import pool_clocks, tasks
 
 GroupKey = tuple[str, int]
-"""(task, number)"""
+"""(task, number of the group in the task)"""
 
 
 def given(name: str, kind: type[TypeEngine[Any]] | TypeEngine[Any] | None = None) -> BindParameter[Any]:
@@ -138,11 +138,11 @@ def _driver(connection: AsyncConnection) -> PsycopgConnection[Any]:
 
 _ZERO, _THOUSAND = literal_column("0"), literal_column("1000")
 NOW_S: ColumnElement[Any] = func.extract("epoch", func.now())
-"""PostgreSQL's current time in Unix seconds, if precision does not matter: it may differ from NATS's by some seconds."""
+"""PostgreSQL's current time in Unix seconds, for uses that need no precision: it may differ from NATS's by some seconds."""
 
 
 def parked_ms(now_s: ColumnElement[Any]) -> ColumnElement[int]:
-    """Total milliseconds for which the pool of the joined clock was parked until `now_s`. `Any`: float or numeric."""
+    """Total milliseconds for which a pool was parked until `now_s`, from its row of the joined `pool_clocks`. `Any`: float or numeric."""
     clock = pool_clocks.c
     present = func.greatest(_ZERO, (now_s - func.extract("epoch", clock.parked_since)) * _THOUSAND)
     return func.coalesce(clock.parked_ms + func.coalesce(present, _ZERO), _ZERO).cast(BigInteger)
@@ -155,5 +155,5 @@ def parked_ms_of_task(task: ColumnElement[str]) -> ColumnElement[int]:
 
 
 def seconds(milliseconds: ColumnElement[int]) -> ColumnElement[Any]:
-    """Interval of `milliseconds`."""
+    """PostgreSQL's `interval` of so many milliseconds."""
     return func.make_interval(0, 0, 0, 0, 0, 0, milliseconds / literal_column("1000.0"))

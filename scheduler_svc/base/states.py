@@ -87,7 +87,7 @@ class PackageState(StrEnum):
     USABLE = "usable"
     REFUSED = "refused"
     DELETING = "deleting"
-    """No task can reference it; its blob and its row are deleted next."""
+    """No task can reference the package; its blob and its row are deleted next."""
 
 
 class SliceReason(StrEnum):
@@ -99,16 +99,16 @@ class SliceReason(StrEnum):
     RESIDENT = "resident"
     ORDER = "order"
     OPERATOR = "operator"
-    """An operator ordered it."""
+    """An operator ordered the executor to wake."""
 
 
 class SliceEnd(StrEnum):
     """Why a slice ended."""
 
     SWITCHED = "switched"
-    """Another executor's slice was ordered; it began at the same moment."""
+    """Another executor's slice was ordered, and began when this one ended."""
     FINISHED = "finished"
-    """Its pool has no running tasks."""
+    """The pool of its executor has no running tasks."""
     FAULTY = "faulty"
     """Its executor could not wake."""
     DIED = "died"
@@ -116,7 +116,7 @@ class SliceEnd(StrEnum):
     FENCED = "fenced"
     """Its executor parked itself because its lease was not renewed."""
     HELD = "held"
-    """An operator parked it."""
+    """An operator ordered its executor to park."""
     REMOVED = "removed"
     """Its executor was removed from the pools file."""
 

@@ -37,7 +37,7 @@ class Outbox:
 
     messages: list[tuple[str, str, str, bytes]] = field(default_factory=list[tuple[str, str, str, bytes]])
     events: list[tuple[int, Event]] = field(default_factory=list[tuple[int, Event]])
-    """Events with the index of their message, whose body is written once the event has its number."""
+    """Events, each with the index of its message in `messages`; the message's body is written once the event has its number."""
 
     def post_encoded(self, subject: str, body: bytes, message_id: str, headers: dict[str, str]) -> None:
         """Add an encoded message. Raises: Reject if it is too large for NATS; in the outbox it would block every message behind it."""

@@ -23,7 +23,7 @@ LEASE_S = 60.0
 
 
 def wanted(event: Event) -> bool:
-    """Whether webhooks receive the event. `budget` also answers an operator who sets a budget; that one is not sent."""
+    """Whether webhooks receive the event. A `budget` event that only answers an operator who sets a budget is not sent."""
     return event.event in ("finished", "failed") or (event.event == "budget" and "reported" in event.data)
 
 
@@ -79,7 +79,7 @@ async def count(connection: AsyncConnection, tenant: str) -> int:
 async def put(
     connection: AsyncConnection, tenant: str, name: str, url: str, events: Sequence[str], request: str, sealed: bytes, *, new_secret: bool
 ) -> bool:
-    """Create or update a webhook; returns whether its secret is `sealed` now."""
+    """Create or update a webhook; returns whether its stored secret is now `sealed`, which replaces an older one only with `new_secret`."""
     values: dict[str, Any] = {"url": url, "events": list(events), "request": request, "changed_at": func.now()}
     if new_secret:
         values["secret"] = sealed
@@ -135,7 +135,7 @@ FROM taken t CROSS JOIN LATERAL (
 
 
 async def take(connection: AsyncConnection, *, most: int) -> list[Due]:
-    """Due messages of up to `most` webhooks, one per webhook, whose leases it takes."""
+    """Lease up to `most` webhooks that have due messages; returns one message of each."""
     return [Due(*row) for row in (await connection.execute(_TAKE, {"most": most})).all()]
 
 

@@ -37,8 +37,7 @@ async def read_wheels(connection: AsyncConnection) -> dict[str, bool]:
 async def examine_blobs(
     bus: Bus, needed: dict[str, NeededBlobs], wheels: dict[str, bool], *, grace_s: float, deep: bool
 ) -> list[Violation]:
-    """Violations of the rules above. `grace_s`: maximum age of an unneeded blob; `deep`: also read each required blob and compare its
-    digest.
+    """Violations of this module's rules. `grace_s`: maximum age of an unneeded blob. `deep`: compare digests of all required blobs too.
 
     Raises: Retry if NATS is unavailable.
     """

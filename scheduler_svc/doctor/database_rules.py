@@ -224,7 +224,7 @@ RULES: dict[str, str] = {
 
 
 async def examine_database(connection: AsyncConnection) -> list[Violation]:
-    """Violations of the rules above within the connection's transaction."""
+    """Violations of this module's rules, all seen in the connection's transaction."""
     found: list[Violation] = []
     for rule, query in RULES.items():
         rows = (await connection.execute(text(f"SELECT * FROM ({query}) AS broken LIMIT {MAX_ROWS}"))).mappings()

@@ -1,6 +1,6 @@
 """Checks all rules, and prints a report: one line per rule, followed by the violations of a broken one.
 
-A violation counts only if it is found twice, since a transaction in flight is none.
+A violation counts only if it is found twice, since a transaction in flight may look like one.
 """
 
 import asyncio

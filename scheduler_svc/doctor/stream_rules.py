@@ -75,7 +75,7 @@ class Recorded:
     http_keys: list[RecordedHttpKey]
     aliases: list[KnownAlias]
     with_keys: set[str]
-    """Tenants with accounts that are not deleted."""
+    """Tenants that have accounts and are not deleted."""
 
 
 async def read_recorded(connection: AsyncConnection, grace_s: float) -> Recorded:
@@ -101,7 +101,7 @@ async def read_recorded(connection: AsyncConnection, grace_s: float) -> Recorded
 
 
 async def examine_streams(bus: Bus, recorded: Recorded) -> list[Violation]:
-    """Violations of the rules above. Raises: Retry if NATS is unavailable."""
+    """Violations of this module's rules. Raises: Retry if NATS is unavailable."""
     parts: Sequence[list[Violation]] = [
         await _orphans(bus, recorded),
         await _scores(bus, recorded),
@@ -193,7 +193,7 @@ async def _statuses(bus: Bus, recorded: Recorded) -> list[Violation]:
 
 
 async def _deleted(bus: Bus, recorded: Recorded) -> list[Violation]:
-    """Violations by announcements, dead letters and samples that the sweep missed, and by statuses, which no sweep deletes."""
+    """Violations by deleted tasks' announcements, dead letters and samples that the sweep missed, and statuses, which no sweep deletes."""
     kept = (streams.WEIGHTS, streams.FAILED, streams.SAMPLES)
     reports = {stream.name: await bus.streams.subjects(stream) if recorded.deleted else {} for stream in kept}
     statuses = await bus.kv.values(streams.TASKS_BUCKET, TaskStatus) if recorded.deleted else []

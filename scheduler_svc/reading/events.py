@@ -36,7 +36,7 @@ async def answer_events(question: Question, request: AskEvents) -> EventsAnswer:
 
 
 async def _tenant_of(connection: AsyncConnection, task: str) -> str | None:
-    """Tenant of an operator's question: events about no task are the operators' own, such as answers about prices."""
+    """Tenant whose events an operator asks for; for events about no task, such as answers about prices, these are the operators' own."""
     return streams.EVERY_TENANT if task == "none" else await tenant_of(connection, task)
 
 

@@ -37,10 +37,10 @@ EVALUATIONS_PAGE_SIZE = 20
 """Maximum evaluations per page: each is read prompt by prompt."""
 
 TIMELINE_PAGE_SIZE = 8
-"""Maximum tasks per page of the timeline: with 1,000 steps each they fill it."""
+"""Maximum tasks per page of the timeline: a page is full with so many tasks of 1,000 steps."""
 
 AFTER_EVERY_NAME = "~"
-"""Sorts after every protocol name."""
+"""Text that sorts after every protocol name."""
 
 ENDS = (steps.c.last_scored_at, steps.c.batched_at, steps.c.started_at, steps.c.finished_at, steps.c.trained_at)
 

@@ -40,9 +40,9 @@ class RecordedHttpKey:
 
     value: HttpKey
     is_valid: bool
-    """False if the key is revoked, or its tenant is suspended or deleted. Expired keys are valid: gateways check the end."""
+    """False if the key is revoked, or its tenant is suspended or deleted. An expired key counts as valid: gateways check its end."""
     is_over: bool
-    """Whether it was revoked or expired at least OVER_S ago."""
+    """Whether the key was revoked or expired at least OVER_S ago."""
 
 
 async def set_access(tx: Transaction, request: SetAccess) -> list[Effect]:
@@ -157,7 +157,7 @@ _HTTP = {
 
 
 async def http_keys(connection: AsyncConnection, *, of: Collection[str] | None = None, tenant: str | None = None) -> list[RecordedHttpKey]:
-    """HTTP keys with the public keys `of`, else of `tenant`, else all."""
+    """HTTP keys whose public keys are in `of`. Without `of`: the keys of `tenant`; without both: all."""
     is_valid = keys.c.revoked_at.is_(None) & tenants.c.suspended_at.is_(None) & tenants.c.deleted_by.is_(None)
     is_over = func.least(keys.c.revoked_at, keys.c.ends_at) <= func.now() - func.make_interval(0, 0, 0, 0, 0, 0, OVER_S)
     columns = [column.label(name) for name, column in _HTTP.items()]

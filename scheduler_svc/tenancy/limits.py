@@ -46,7 +46,7 @@ def used_tokens(tenant: ColumnElement[Any]) -> ColumnElement[int]:
 
 
 def stored_bytes(tenant: ColumnElement[Any]) -> ColumnElement[int]:
-    """Bytes of the tenant's blobs, including blobs of deleted tasks that others still use, and of its packages at their declared sizes."""
+    """Bytes of the tenant's blobs, including blobs of deleted tasks that other tasks still use, and of its packages by declared size."""
     own = packages.alias("own_packages")
     of_packages = select(func.coalesce(func.sum(own.c.size_bytes), 0)).where(own.c.tenant == tenant).scalar_subquery()
     return cast(_stored(tenant, func.coalesce(func.sum(stored_blobs.c.bytes), 0)) + of_packages, BigInteger)
@@ -67,13 +67,12 @@ def _stored(tenant: ColumnElement[Any], amount: ColumnElement[Any]) -> ColumnEle
 
 def _ids(owner: Any, tenant: ColumnElement[Any]) -> Any:
     """Ids of the tenant's tasks in the table `owner`. `Any`: a table's alias. Without `correlate_except`, SQLAlchemy would not correlate
-    the
-    tenant's table two statements further out, and match every row."""
+    the tenant's table two statements further out, and the condition would match every row."""
     return select(owner.c.id).where(owner.c.tenant == tenant).correlate_except(owner)
 
 
 USED_UP: dict[Limit, Any] = {"max_tokens": used_tokens, "max_stored_bytes": stored_bytes, "max_adapters": kept_adapters}
-"""Limits at which no further group is admitted; work in flight continues."""
+"""Limit → SQL for its usage. At these limits no further group is admitted; work in flight continues."""
 
 
 def may_admit() -> ColumnElement[bool]:
@@ -82,7 +81,7 @@ def may_admit() -> ColumnElement[bool]:
 
 
 def is_within(tenant: ColumnElement[Any], limit: Callable[[Limit], ColumnElement[int]]) -> ColumnElement[bool]:
-    """Whether a tenant's usage is below each limit of USED_UP, given as columns."""
+    """Whether a tenant's usage is below each limit of USED_UP. `limit`: returns the column with a limit's value."""
     return and_(*(or_(limit(name).is_(None), limit(name) > used(tenant)) for name, used in USED_UP.items()))
 
 

@@ -55,7 +55,7 @@ class Sources:
     capacities: Callable[[], Mapping[str, Capacity]]
     """Capacity for admission, by pool."""
     full_streams: Callable[[], Awaitable[Sequence[FullStream]]]
-    """Streams between services that may refuse messages. Raises: Unavailable."""
+    """Streams between services that are so full that they may refuse messages. Raises: Unavailable."""
     troubles: Callable[[], Sequence[TroubleOf]] = tuple
     """Processes of services that are not ready, or died recently."""
     downloads: Downloads = field(default_factory=Downloads)

@@ -43,10 +43,10 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Grant:
-    """Grant for a number of requests of one tenant."""
+    """Number of a tenant's requests that its rate permits, with the state of its bucket."""
 
     granted: int
-    """Number of requests granted, the first ones."""
+    """Number of requests granted: so many of the first."""
     used: float = 0.0
     """Requests in the bucket, including those granted."""
     per_minute: int | None = None

@@ -44,7 +44,7 @@ class Refusal(Exception):
     """A request that is refused and has no effect."""
 
     reason: str
-    """Begins with the invalid field."""
+    """Reason; begins with the invalid field."""
     code: Literal["unknown", "changed", "invalid"] | None = None
     """`unknown`: the tenant has no such task, version or resource; `changed`: the resource is not as expected."""
 
@@ -60,7 +60,7 @@ class Answering:
     request: str
 
     def accept(self, target: str, data: Mapping[str, JsonValue], detail: Mapping[str, JsonValue] = NOTHING) -> None:
-        """Answer with `data`. `target`, `detail`: of the audit."""
+        """Answer with `data`, and record the request. `target`, `detail`: of the audit row."""
         self.tx.record(accepted(self.by, target, detail))
         self.emit(data)
 
@@ -76,7 +76,7 @@ class Answering:
 
 @asynccontextmanager
 async def answering(context: HandlerContext, delivery: Delivery, job: Request) -> AsyncGenerator[Answering]:
-    """A transaction for `job`; a Refusal raised inside is its answer."""
+    """A transaction for `job`; if a Refusal is raised inside, it becomes the job's answer."""
     async with context.transaction() as tx:
         answer = Answering(context, tx, sender_of(delivery), getattr(job, "tenant", None) or streams.EVERY_TENANT, job.request)
         try:
@@ -86,9 +86,9 @@ async def answering(context: HandlerContext, delivery: Delivery, job: Request) -
 
 
 def answered(handle: Callable[[Answering, Any], Awaitable[None]]) -> Callable[[HandlerContext, Delivery], Awaitable[None]]:
-    """Handler of jobs that decodes each and calls `handle` in `answering`. `Any`: a message of the verb's type in `JOBS`.
+    """Handler of jobs that decodes each job and calls `handle` in `answering`. `Any`: a message of the verb's type in `JOBS`.
 
-    It raises Reject if a job cannot be decoded; Retry if PostgreSQL is unavailable.
+    The handler raises Reject if a job cannot be decoded; Retry if PostgreSQL is unavailable.
     """
 
     async def handle_job(context: HandlerContext, delivery: Delivery) -> None:

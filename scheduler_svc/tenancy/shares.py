@@ -29,7 +29,7 @@ class Charge:
 
 
 async def reset_failure_streak(connection: AsyncConnection, ids: Collection[str]) -> None:
-    """Reset the failure streaks of tasks of which a group succeeded, trained or not."""
+    """Reset the failure streaks of these tasks: a group of each has succeeded, whether it is trained or not."""
     await connection.execute(update(tasks).where(tasks.c.id.in_(ids), tasks.c.failures_in_a_row > 0).values(failures_in_a_row=0))
 
 
@@ -96,7 +96,7 @@ class VirtualTimes:
     active: list[float]
     """Virtual times of running members."""
     past: float
-    """Largest virtual time of all members."""
+    """Largest virtual time of all these members, running or not; 0 if there are none."""
 
 
 async def virtual_times(connection: AsyncConnection, task: str, tenant: str) -> tuple[VirtualTimes, VirtualTimes]:
@@ -116,7 +116,7 @@ def _virtual_times(rows: Sequence[Any]) -> VirtualTimes:
 
 
 async def start_shares(connection: AsyncConnection, task: str, tenant: str, *, task_time: float, tenant_time: float) -> None:
-    """Raise both virtual times to at least these values."""
+    """Raise the virtual times of the task and of the tenant to at least these values."""
     await connection.execute(update(tasks).where(tasks.c.id == task).values(virtual_time=func.greatest(tasks.c.virtual_time, task_time)))
     await connection.execute(
         update(tenants).where(tenants.c.id == tenant).values(virtual_time=func.greatest(tenants.c.virtual_time, tenant_time))
@@ -139,7 +139,7 @@ _IN_FLIGHT = Statement(
 
 
 async def work_in_flight(connection: AsyncConnection) -> dict[str, InFlight]:
-    """Open members and their maximum tokens, by pool."""
+    """Load of each pool with open members: their number (sequences), and their maximum tokens."""
     found: dict[str, InFlight] = {}
     for row in await _IN_FLIGHT.run(connection):
         load = Load(int(row.sequences), float(row.sequences * row.trajectory_tokens))

@@ -20,8 +20,10 @@ from scheduler_svc.training.queries.tasks import Task
 async def settle_accounts(
     connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[EndedGroup], *, void: VoidReason | None = None
 ) -> None:
-    """Write ledger rows for the groups' consumption, and charge the difference to their estimate. `void`: reason if they were voided or
-    abandoned."""
+    """Write ledger rows for the groups' consumption, and charge tasks and tenants the difference from the estimate.
+
+    `void`: reason if the groups were voided or abandoned.
+    """
     entries: list[Entry] = []
     for group in ended:
         tenant, payer = by_id[group.task].tenant, _payer(by_id[group.task], void)
@@ -31,8 +33,8 @@ async def settle_accounts(
 
 
 async def settle_void(connection: AsyncConnection, by_id: dict[str, Task], voided: VoidedGroups, reason: VoidReason) -> None:
-    """As `settle_accounts`, for voided groups; consumption recorded when they became ready is forgiven if the tenant does not pay for
-    `reason`."""
+    """As `settle_accounts`, for voided groups. Consumption that was recorded when a group became ready is forgiven if the tenant does not
+    pay for `reason`."""
     await settle_accounts(connection, by_id, voided.ended, void=reason)
     await ledger.forgive(connection, [key for key in voided.complete if _payer(by_id[key[0]], reason) == "nobody"])
 
@@ -48,7 +50,10 @@ def _payer(task: Task, void: VoidReason | None) -> Payer:
 
 
 async def join_fair_queue(connection: AsyncConnection, task: Task) -> None:
-    """Raise the virtual time of a task that starts to run to that of active tasks, and likewise its tenant's if the tenant was idle."""
+    """Raise the virtual time of a task that starts to run to the minimum of its tenant's active tasks.
+
+    If the tenant was idle, its own virtual time is raised to the minimum of active tenants.
+    """
     others, siblings = await shares.virtual_times(connection, task.id, task.tenant)
     await shares.start_shares(
         connection,

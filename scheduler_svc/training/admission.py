@@ -76,9 +76,9 @@ async def _evaluations_below_min_share(
 async def _tasks_below_min_share(
     connection: AsyncConnection, seen: Candidates, capacities: Mapping[str, Capacity], in_flight: Mapping[str, InFlight], left_out: LeftOut
 ) -> Candidates:
-    """Tasks below their minimum share that are not in `seen`, the least-served candidates, if the query limit cut off others.
+    """Tasks below their minimum share that the query limit cut off from `seen`, the least-served candidates.
 
-    Loads none if tasks in `seen` below their minimum share can fill the pool's room.
+    Loads none if tasks in `seen` that are below their minimum share can fill the pool.
     """
     more, limit = Candidates([], {}), ADMISSION_BATCH_SIZE
     if len(seen.tasks) < limit:  # the query was not cut off: no other task waits
@@ -102,7 +102,7 @@ class Admitted(NamedTuple):
     """Result of one admission."""
 
     messages: int
-    """Messages to publish."""
+    """Number of messages to publish."""
     wants_more: bool
     """Whether more groups may be admitted, in another transaction: each transaction takes its locks once, in id order."""
 

@@ -97,7 +97,7 @@ async def _adapter(connection: AsyncConnection, task: Task, wanted: int | Litera
 
 
 async def _changed(connection: AsyncConnection, job: SetAlias | DeleteAlias, statement: Insert | Update | Delete) -> KnownAlias:
-    """Execute the statement; returns the job's alias. Raises: Refusal if it does not name the expected version, or does not exist."""
+    """Execute the statement; returns the job's alias. Raises: Refusal if the alias is not at the expected version, or missing."""
     row = (await connection.execute(statement.returning(*_ROW))).first()
     if row is not None:
         return _known(row)

@@ -1,6 +1,7 @@
 """Environment checks: finds the queue of a task's environment and has its options checked; the answer starts or rejects the task.
 
-Without live samplers a pool raises no objection: its sampler checks the arguments at the first prompt, and voids the group with the reason.
+A pool without live samplers raises no objection to a task's arguments of the chat template. Its sampler then checks the arguments at the
+first prompt, and voids the group with the reason.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,6 +43,7 @@ async def check_environment(tx: Transaction, task: str, families: set[str]) -> N
     """Request a check of the task's options from the environment's family.
 
     The task waits while no replica serves the family, or while CHECKS_PER_TENANT of its tenant's tasks are being checked there.
+    They are counted without a lock, so concurrent transactions may each request one more.
     """
     found = await tasks.find_task(tx.connection, task)
     assert found is not None

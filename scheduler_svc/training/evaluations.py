@@ -80,10 +80,9 @@ async def abandon(tx: Transaction, by_id: dict[str, Task], keys: Collection[Grou
 
 
 async def end_overdue(tx: Transaction, by_id: dict[str, Task], overdue: Collection[GroupKey], *, stable_for_s: StableFor) -> None:
-    """Abandon open groups past their deadlines.
+    """Abandon open groups past their deadlines. `stable_for_s`: seconds since the last disturbance, by pool (`upkeep/stalls.py`).
 
-    Groups are retried instead, up to a limit, if the pool's last disturbance, `stable_for_s` ago, is more recent than their timeout
-    (`upkeep/stalls.py`).
+    If the disturbance is more recent than a group's timeout, the group is retried instead, up to a limit.
     """
     disturbed = {task.id for task in by_id.values() if stable_for_s(task.spec.pool) < task.spec.limits.episode_timeout_s}
     retried = {(task, number) for task, number in overdue if task in disturbed and may_be_retried(number)}

@@ -1,8 +1,8 @@
 """Homes: in a pool with several named replicas, each task is assigned one sampler and one trainer, where its state is warm.
 
-A named replica has a queue of its own beside the pool's; `executors` records which process reads which queue (docs/pools.md).
-One scheduler replica at a time reviews. A task gets its homes when it is submitted. It gets another when its home cannot serve for LOST_S,
-and otherwise only for a gain above the cost of the move (`decisions/homes.py`). Messages for a home that cannot serve go to the
+A named replica has a queue of its own beside the pool's; the table `executors` records which replicas' queues are read (docs/pools.md).
+One scheduler replica at a time reviews homes. A task gets its homes when it is submitted. It gets another if its home cannot serve for
+LOST_S, and otherwise only for a gain above the cost of the move (`decisions/homes.py`). Messages for a home that cannot serve go to the
 pool's queue. If no pool has several replicas, no statement is run.
 """
 
@@ -55,7 +55,7 @@ async def note_readers(connection: AsyncConnection, reading: Collection[Replica]
 
 
 async def reachable_homes(connection: AsyncConnection, tasks: Collection[Task], service: str) -> dict[str, str]:
-    """Names of the homes for the tasks' current versions, by task; omits tasks without a home or whose home is not ready."""
+    """Names of the homes for the tasks' current versions, by task; omits tasks that have no home, or none that is ready."""
     homes = {task.id: Replica(service, task.spec.pool, name) for task in tasks if (name := _home(task, service)) is not None}
     ready = await ready_replicas(connection) if homes else set[Replica]()
     return {task: home.name for task, home in homes.items() if home in ready}
@@ -149,8 +149,7 @@ LOOK_S = 1.0
 REVIEW_S = 30.0
 """Seconds between reviews for better homes."""
 LOST_S = 60.0
-"""Seconds that a replica must be unable to serve before tasks leave it: longer than a restart, since tasks do not move back by themselves.
-"""
+"""Seconds for which a replica cannot serve before tasks leave it: longer than a restart, since tasks do not move back by themselves."""
 STAYS_S = 300.0
 """Minimum seconds between a task's moves for a gain: its load at a new home is known after some steps."""
 STEPS = 8
@@ -186,7 +185,7 @@ class Homes:
         """Monotonic time at which each replica was last ready."""
         self._reviewed_s = float("-inf")
         self._means, self._typical = _means([])
-        """Means as of the last review: a task submitted since then has trained no step."""
+        """Mean step phases by task, and over all tasks, as of the last review; a task submitted since then has trained no step."""
 
     @property
     def queues(self) -> frozenset[str]:
@@ -198,9 +197,8 @@ class Homes:
     def look_s(self) -> float | None:
         """Seconds between calls of `look`; None if no replica has a name, since migration has then cleared all homes.
 
-        If no pool has several replicas, `look` only clears readers recorded under an earlier pools file: messages for a home would go to a
-        queue
-        without a reader.
+        If no pool has several replicas, `look` only clears readers recorded under an earlier pools file: otherwise messages for a home
+        would go to a queue without a reader.
         """
         if not self._replicas:
             return None
@@ -244,7 +242,7 @@ class Homes:
                 log.info("task_moved", task=task, service=service, why=str(move.why), **where)
 
     def _keyed(self, one: LiveTask, key: tuple[str, str], ready: Collection[Replica], *, for_gains: bool) -> Keyed:
-        """A task's requirements for its home in one service and pool. A single replica is its home, so that its load counts there."""
+        """A task's requirements for its home in one service and pool. A pool's only replica is the home, so that the load counts there."""
         service, names = key[0], self._replicas[key]
         mean = self._means.get(one.task, self._typical)
         if len(names) == 1:

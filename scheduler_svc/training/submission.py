@@ -75,7 +75,7 @@ async def examine(tx: Transaction, tenant: str, task: str, given: Mapping[str, J
 
 
 def _about_names(tenant: str, given: Mapping[str, JsonValue], offer: Catalog, said: Sequence[str]) -> list[str]:
-    """Objections to the tenant, pool and environment names of a spec with invalid fields; fields named in `said` are skipped."""
+    """Objections to the tenant, pool and environment names of an invalid spec. `said`: earlier objections, whose fields are skipped."""
     section = given.get("environment")
     names = {"tenant": given.get("tenant"), "pool": given.get("pool")}
     names["environment.name"] = section.get("name") if isinstance(section, dict) else None

@@ -57,7 +57,8 @@ async def void_and_refund(
 ) -> None:
     """Void and refund the groups `keys` of the tasks `by_id`, all locked; fail a task that has reached a failure limit.
 
-    `excused`: tasks whose failures do not count. `not_in_a_row`: tasks of which other groups succeeded in the same batch.
+    `details`: what happened, by group. `excused`: tasks whose failures do not count. `not_in_a_row`: tasks whose failure streak ends,
+    because other groups of theirs succeeded in the same batch.
     """
     VOID_GROUPS.labels(reason.value).inc(len(keys))
     for key in sorted(keys):

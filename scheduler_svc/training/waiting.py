@@ -178,7 +178,7 @@ async def why(
 
 
 def _with_troubles(cause: Cause | None, troubles: Sequence[TroubleOf]) -> Cause | None:
-    """The cause, extended by the services that are failing now, which may be its origin."""
+    """The cause, with sentences about services that are failing now, which may be its origin; without a cause, they are the cause."""
     named = [one for one in troubles if one.service in TAKERS.values()]
     if not named:
         return cause

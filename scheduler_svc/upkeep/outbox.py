@@ -89,7 +89,7 @@ class HighWaterMark:
 
 
 def superseded_rows(rows: Sequence[OutboxRow], sequences: Sequence[int]) -> list[OutboxRow]:
-    """Newest rows of keys for which an older value was stored later, so that readers see the old one. `sequences`: 0 for refused rows."""
+    """Newest row of each key whose older value was stored after it, so that readers see that value. `sequences`: 0 for refused rows."""
     newest: dict[str, tuple[OutboxRow, int, int]] = {}
     for row, sequence in zip(rows, sequences, strict=True):
         if row.subject.startswith(streams.VALUES):

@@ -59,7 +59,7 @@ class Samplers:
     sequences: int = 0
     kv_tokens: int = 0
     awake: int = 0
-    """Sequences of the samplers that were awake at their last report."""
+    """Sequences that the samplers awake at their last report decode concurrently."""
     sampled: float = 0.0
     """Sequences that the awake samplers are decoding."""
 

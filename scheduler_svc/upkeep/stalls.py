@@ -152,7 +152,7 @@ class StabilityMonitor:
         return time.monotonic() - self._since
 
     def stable_in(self, times: PoolTimes) -> StableFor:
-        """Seconds since the last disturbance, as a function of the pool, on its clock."""
+        """Check for a disturbance; returns a function: pool name → seconds since the last disturbance, on the pool's clock."""
         stable_for_s = self.stable_for_s()
         if self._noted != self._since:
             self._noted, self._parked_s = self._since, {pool: times.parked_s(pool) for pool in times.clocks}

@@ -47,7 +47,7 @@ async def _offer(connection: AsyncConnection, tenant: str) -> str:
 async def packages_after(
     connection: AsyncConnection, tenant: str | None, families: Collection[str], *, after: int, most: int
 ) -> list[OwnPackage]:
-    """Up to `most` packages numbered above `after`, in that order. `tenant`: None for all; `families`: served by live replicas."""
+    """Up to `most` packages above number `after`, by number. `tenant`: None for all; `families`: served by live replicas."""
     users = live_users(packages.c.tenant, packages.c.digest).label("users")
     of_it = packages.c.kind == PackageKind.PACKAGE, packages.c.number > after
     statement = select(packages, users).where(*of_it).order_by(packages.c.number).limit(most)

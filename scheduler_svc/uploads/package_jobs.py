@@ -39,7 +39,7 @@ async def upload_package(context: HandlerContext, delivery: Delivery) -> None:
     Raises: Reject if it cannot be decoded; Retry if NATS or PostgreSQL is unavailable.
     """
     part = delivery.read(UploadPackage)
-    if await _is_whole(context, part, sender_of(delivery)):
+    if await _store_part(context, part, sender_of(delivery)):
         async with context.transaction() as tx:
             await complete(tx, (part.tenant, part.digest), Blobs(context.bus), context.replicas.families)
 
@@ -50,12 +50,12 @@ async def upload_file(context: HandlerContext, delivery: Delivery) -> None:
     Raises: Reject if it cannot be decoded; Retry if NATS or PostgreSQL is unavailable.
     """
     part = delivery.read(UploadFile)
-    if await _is_whole(context, part, sender_of(delivery)):
+    if await _store_part(context, part, sender_of(delivery)):
         async with context.transaction(patience_s=FILE_S) as tx:
             await complete_file(tx, (part.tenant, part.digest), Blobs(context.bus))
 
 
-async def _is_whole(context: HandlerContext, part: UploadedPart, by: Actor) -> bool:
+async def _store_part(context: HandlerContext, part: UploadedPart, by: Actor) -> bool:
     """Store a part; returns whether all parts have arrived."""
     with suppress(BeingDeleted):
         async with context.transaction() as tx:
@@ -102,9 +102,10 @@ async def _objection(tx: Transaction, job: DeletePackage, found: int, package: P
 
 
 async def handle_package_checks(context: HandlerContext, deliveries: Sequence[Delivery]) -> None:
-    """Settle checked packages, and request further checks of their tenants. Raises: Reject if a message cannot be decoded; Retry if
-    PostgreSQL
-    is unavailable."""
+    """Settle checked packages, and request further checks of their tenants.
+
+    Raises: Reject if a message cannot be decoded; Retry if PostgreSQL is unavailable.
+    """
     async with context.transaction() as tx:
         answers = [delivery.read(PackageChecked) for delivery in deliveries]
         for answer in answers:
@@ -133,7 +134,7 @@ async def delete_packages_of(database: Database, bus: Bus, tenant: str) -> None:
 
 
 async def _delete_found(database: Database, bus: Bus, find: Callable[[AsyncConnection], Awaitable[list[Key]]], abandoned: str = "") -> bool:
-    """Delete packages that `find` returns, and returns again once they are locked; returns whether any was found.
+    """Delete packages that `find` returns both before and after they are locked; returns whether any was found.
 
     `abandoned`: reason for clients that wait for an upload.
     """

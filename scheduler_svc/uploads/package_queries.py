@@ -249,7 +249,7 @@ async def wheels(connection: AsyncConnection) -> dict[str, bool]:
 
 
 async def left_behind(connection: AsyncConnection, *, uploading_s: float, refused_s: float) -> list[Key]:
-    """Packages with an abandoned upload, refused longer than `refused_s` ago, or with an interrupted deletion."""
+    """Packages with an upload abandoned for `uploading_s`, a refusal older than `refused_s`, or an interrupted deletion."""
 
     def since(seconds: float) -> ColumnElement[bool]:
         return packages.c.changed_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)

@@ -67,7 +67,7 @@ def kind_of(part: UploadedPart) -> PackageKind:
 
 
 async def keep_part(tx: Transaction, part: UploadedPart, by: Actor) -> bool:
-    """Store one part of a wheel or file; returns whether all parts have arrived. Answers refused uploads, and uploads of a known wheel.
+    """Store one part of a wheel or file; returns whether all parts have arrived. A refused upload, or that of a known wheel, is answered.
 
     Raises: BeingDeleted while an earlier upload of the same wheel is being deleted.
     """
@@ -127,7 +127,7 @@ async def _too_many_parts(tx: Transaction, part: UploadedPart) -> str:
 
 
 async def _join(tx: Transaction, package: Package, part: UploadedPart, by: Actor) -> Package | None:
-    """Add this request to those that the package answers; a refused package is uploaded and checked again. None if that is refused."""
+    """Add this request to those that the package answers. A package refused earlier gets a new upload; None if that is refused too."""
     joined = replace(package, requests=[*package.requests, part.request][-MAX_REQUESTS:])
     if package.state == PackageState.REFUSED:
         if objection := await _too_many_parts(tx, part):
@@ -143,7 +143,7 @@ async def _join(tx: Transaction, package: Package, part: UploadedPart, by: Actor
 
 
 def _refuse(tx: Transaction, part: UploadedPart, by: Actor, objection: str) -> bool:
-    """Refuse one request. Returns False, so that callers can return it: no upload is complete."""
+    """Refuse one request. Returns False, which callers return as `keep_part`'s result: the upload is not complete."""
     log.info("upload_refused", tenant=part.tenant, package=part.digest[:12])
     tx.record(refused(by, objection))
     tx.emit_event(part.tenant, "none", "package", {"request": part.request, "digest": part.digest, "reasons": [objection]})
@@ -248,7 +248,7 @@ def emit(tx: Transaction, package: Package, event: str, data: dict[str, JsonValu
 
 
 async def give_up(tx: Transaction, package: Package, requests: Sequence[str] = (), reason: str = "") -> None:
-    """Make a locked package unavailable to tasks. `requests`: those that its deletion answers; `reason`: for clients that wait for its
+    """Make a locked package unavailable to tasks. `requests`: requests that its deletion answers. `reason`: for clients that wait for its
     upload."""
     if reason:
         emit(tx, package, "package", {"reasons": [reason]})

@@ -162,7 +162,7 @@ class Asks:
         return await answer(question, asked)
 
     async def _count_refusal(self, request: Request, reason: Reason) -> None:
-        """Count a refused download in the audit. The refusal itself does not depend on it."""
+        """Count a refused download in the audit. The refusal itself does not depend on the count."""
         asker = asker_of(request)
         if asker.verb not in DOWNLOADS:
             return

@@ -6,7 +6,7 @@ trainers (`common/fairness`), with equal weights, since tenants do not pay for h
 
 Jobs sent with a tenant's keys are in the tenant's own stream (ADR 43), which has one consumer; operators' jobs, and all jobs if
 NATS requires no keys, are in JOBS.
-NATS announces each job that it stores, but not refused ones; announcements that this replica missed are found by periodic polling.
+NATS announces each job that it stores, but not jobs that it refuses; periodic polling finds jobs whose announcement this replica missed.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class JobIntake:
                     self._take(runners, consumer_of(subject, stream))
 
     async def _declare(self) -> None:
-        """Declare streams for tenants with keys, and delete those of deleted tenants: until then its owner may ask about the deletion."""
+        """Declare streams of tenants with keys. A stream is deleted once its tenant's deletion, about which the owner may ask, is over."""
         async with self._context.database.transaction() as tx:
             known = await keys.tenants_with_accounts(tx.connection)
         gone = {tenant for tenant, is_deleted in known.items() if is_deleted}
@@ -119,9 +119,8 @@ class JobIntake:
 
 
 def _without_answers(consumer: Consumer, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
-    """The jobs among `deliveries`. If a request names a job's subject as its reply subject, NATS stores the answer there, under an unknown
-    verb;
-    a tenant's keys can send no other such message."""
+    """The jobs among `deliveries`. Others are answers: if a request names a job's subject as its reply subject, NATS stores the answer
+    there, under an unknown verb. A tenant's keys can send no other message under an unknown verb."""
     if not streams.tenant_of(consumer.stream):
         return deliveries
     jobs = [one for one in deliveries if verb_of(one) in JOBS]

@@ -58,7 +58,7 @@ OWN_TRANSACTION = {
     "set-webhook": answered(set_webhook),
     "delete-webhook": answered(delete_webhook),
 }
-"""Verb → handler that runs in its own transaction, after the others: it reads from NATS, takes long, or only reads."""
+"""Verb → handler that runs in its own transaction, after the batch's other jobs: it reads from NATS, takes long, or only reads."""
 
 log = structlog.get_logger()
 
@@ -130,7 +130,7 @@ async def _submit(tx: Transaction, by: Actor, job: SubmitTask, offer: Catalog) -
 
 
 async def _repeat(tx: Transaction, by: Actor, job: SubmitTask, present: tasks.Task, offer: Catalog) -> None:
-    """Answer a job whose id is a task of its tenant. Independent of the current catalog, so that redelivered jobs are never refused."""
+    """Answer a submission under the id of a task of its tenant; a redelivered job is not refused, even if the catalog has changed."""
     if _describes(job, present, offer):
         log.info("job_repeated", task=job.task)
     else:

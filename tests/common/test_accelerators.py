@@ -65,7 +65,11 @@ def test_bfloat16_is_for_trainers_and_gpus(tmp_path: Path, text: str) -> None:
         (CPU + '[p]\nMODEL\non = "a"\nparked = "off"\n', "p.parked: must be"),
         ('[accelerator.a]\ndevice = "cpu"\nmemory_gib = 2\n', "accelerator.a: on a CPU the cores are the accelerator"),
         ('[accelerator.a]\ndevice = "cpu"\ncores = "0"\n', "accelerator.a: on a CPU give memory_gib"),
-        ('[accelerator.a]\ndevice = "tpu"\n', "accelerator.a.device: must be cpu, cuda:N, or the UUID of a GPU, not 'tpu'"),
+        ('[accelerator.a]\ndevice = "tpu"\n', "accelerator.a.device: must be cpu, cuda:N, or the UUID of a whole GPU"),
+        (
+            '[accelerator.a]\ndevice = "MIG-7f7f7f7f-0000"\n',
+            "a whole GPU: MIG devices cannot be shared, not 'MIG-7f7f7f7f-0000'",
+        ),
         (CPU + CPU.replace(".a]", ".b]"), "accelerator.b: core 1 belongs to accelerator.a already"),
         (CPU + 'policy = "best"\n', "accelerator.a.policy: must be"),
         (CPU + 'policy = "static"\n', "accelerator.a.policy: must be"),

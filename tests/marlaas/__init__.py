@@ -10,6 +10,7 @@ files, aliases and webhooks of a tenant  test_owned.py
 `demo --compose`                         test_composition.py
 `envs new`, `envs check`                 test_scaffold.py
 memory estimate before `up`              test_memory.py
+`doctor --machine`, and what `up` refuses test_host.py
 TLS with an authority of one's own       test_tls.py
 the wheel without the checkout           test_wheel.py
 

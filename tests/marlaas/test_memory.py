@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from bench.harness.models import QWEN3_0_6B
-from common.pools import ALL_LAYERS, Accelerator, Pool, pool_memory, recomputed_layers
+from common.pools import ALL_LAYERS, Accelerator, Accelerators, Pool, Pools, pool_memory, recomputed_layers
 from common.pools.memory import GIB, PROCESS_BYTES, ModelShape, machine_bytes
-from marlaas.memory import trainer_memory
+from marlaas.memory import memory_needs
+from marlaas.stack.placement import Machine
 from tests.support.marlaas.command import marlaas
 
 
@@ -17,6 +18,12 @@ def pool_of(folder: Path, config: dict[str, object], **settings: int | str) -> P
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
     return Pool.model_validate({"model": str(folder), "max_rank": 32, **settings})
+
+
+def trainers(pools: Pools, accelerators: Accelerators, machine: Machine = Machine((0, 1))) -> list[str]:  # noqa: B008
+    """Lines about trainers, as `up` prints them."""
+    lines = ["; ".join(filter(None, need)) for need in memory_needs(pools, accelerators, machine)]
+    return [line for line in lines if not line.startswith("rollout-")]
 
 
 def test_memory_is_estimated_before_anything_starts(tmp_path: Path) -> None:
@@ -27,18 +34,21 @@ def test_memory_is_estimated_before_anything_starts(tmp_path: Path) -> None:
         done = marlaas("up", "--pools", "pools.toml", "--data", "data", "--nats-port", port, cwd=tmp_path)
     assert done.returncode == 1
     assert f"port {port}, which is for NATS, is in use" in done.stderr
-    assert done.stdout.startswith("trainer-qwen: up to about ")
+    kind, sampler, trainer = done.stdout.splitlines()
+    assert kind.startswith("pools without a shared accelerator compute on CPUs: ")
+    assert sampler.startswith("rollout-qwen: model 2.2 GiB, slots of 16 adapters 2.0, KV cache 1.0 for about 4681 tokens")
+    assert trainer.startswith("trainer-qwen: up to about ")
     assert "GiB for a micro-batch of 512 tokens and rank 32 (weights 2.2, " in done.stdout
 
 
 def test_setting_to_lower_is_named_where_the_machine_has_less(tmp_path: Path) -> None:
     tokens = 2**20
-    (said,) = trainer_memory({"qwen": pool_of(tmp_path / "model", QWEN3_0_6B, train_tokens=tokens)}, {}, has_gpu=False)
+    (said,) = trainers({"qwen": pool_of(tmp_path / "model", QWEN3_0_6B, train_tokens=tokens)}, {})
     assert f"only {machine_bytes() / GIB:.1f} GiB are in this machine: lower train_tokens of pool qwen to " in said
     fitting = int(said.partition("lower train_tokens of pool qwen to ")[2].split()[0])
-    (said,) = trainer_memory({"qwen": pool_of(tmp_path / "fits", QWEN3_0_6B, train_tokens=fitting)}, {}, has_gpu=False)
+    (said,) = trainers({"qwen": pool_of(tmp_path / "fits", QWEN3_0_6B, train_tokens=fitting)}, {})
     assert "only" not in said
-    (said,) = trainer_memory({"qwen": pool_of(tmp_path / "large", QWEN3_0_6B, train_tokens=2 * fitting)}, {}, has_gpu=False)
+    (said,) = trainers({"qwen": pool_of(tmp_path / "large", QWEN3_0_6B, train_tokens=2 * fitting)}, {})
     assert "only" in said
 
 
@@ -54,11 +64,11 @@ def test_form_that_a_trainer_uses_is_named(tmp_path: Path) -> None:
         found = {name: recomputed_layers(pool, shape, limit, on_cpu=True) for name, pool in made.items()}
         assert found == {"auto": expected, "on": 27, "off": 0}
     assert [recomputed_layers(pool, None, 0, on_cpu=True) for pool in made.values()] == [0, ALL_LAYERS, 0]
-    said = list(trainer_memory(made, {}, has_gpu=False))
+    said = list(trainers(made, {}))
     assert "tokens and rank 32, recomputing 27 layers (weights 2.2, " in said[1]
     assert "tokens and rank 32 (weights 2.2, " in said[2]
     large = pool_of(tmp_path / "large", QWEN3_0_6B, checkpointing="off", train_tokens=2**20)
-    (sentence,) = trainer_memory({"large": large}, {}, has_gpu=False)
+    (sentence,) = trainers({"large": large}, {})
     assert sentence.endswith("in the pools file, or set its checkpointing to 'auto'")
 
 
@@ -74,10 +84,10 @@ def test_trainer_on_a_shared_accelerator_has_that_ones_memory_and_not_the_machin
         (1.0, "only 1.5 GiB may be"),
     ):
         accelerator = Accelerator(device="cpu", cores=(1,), memory_gib=memory_gib)
-        (said,) = trainer_memory({"qwen": pool}, {"a": accelerator}, has_gpu=False)
+        (said,) = trainers({"qwen": pool}, {"a": accelerator})
         assert expected in said
     assert "on accelerator a and by its process: choose a smaller model, or raise memory_gib of [accelerator.a]" in said
-    (said,) = trainer_memory({"qwen": pool.model_copy(update={"on": None})}, {}, has_gpu=False)
+    (said,) = trainers({"qwen": pool.model_copy(update={"on": None})}, {})
     assert "rank 32 (weights" in said
 
 
@@ -86,5 +96,5 @@ def test_trainer_on_a_shared_accelerator_has_that_ones_memory_and_not_the_machin
 )
 def test_model_that_cannot_be_estimated_stops_nothing(config: dict[str, object] | None, expected: str, tmp_path: Path) -> None:
     pool = pool_of(tmp_path / "model", config) if config else Pool(model="someone/no-such-model")
-    (said,) = trainer_memory({"odd": pool}, {}, has_gpu=False)
+    (said,) = trainers({"odd": pool}, {})
     assert expected in said

@@ -16,6 +16,7 @@ clock.py disk.py    a process's clock that jumps; a disk that can be full
 samples.py          kept samples, and a replica that gives their texts
 graders.py          graders, as a task's file has them
 recipes.py          recipes, made small for the tiny model
+nvidia.py           a stand-in for a GPU's driver, and for builds of PyTorch and vLLM
 page_commands.py    the commands of a documentation page
 leases/             executors on an accelerator, without a device
 scheduler/          a running scheduler whose environment, sampler and trainer are the test's

@@ -1,4 +1,7 @@
-"""Rewards of a group, shaped (`common/shaping.py`), and advantages: rewards relative to the group or the step. Pure."""
+"""Rewards of a group, shaped (`common/shaping.py`), and advantages: rewards relative to the group or the step. Pure.
+
+An estimator that allows groups of one attempt is also named in `batch.py` and in the validator of `Algorithm`.
+"""
 
 from collections.abc import Callable, Sequence
 

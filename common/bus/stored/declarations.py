@@ -19,9 +19,10 @@ STORE_TOO_SMALL = 10047
 """JetStream's error code for a limit larger than its store has left."""
 CORRECT = "more max_file_store of NATS, or less MARLAAS_NATS_STREAMS_BYTES or MARLAAS_NATS_BLOBS_BYTES: both are reserved in it"
 PERMITTED_S = 60.0
-"""Seconds until a consumer that the key does not permit is declared again."""
+"""Seconds before the declaration of a consumer that the key does not permit is retried."""
 ROOM = 0.5
-"""Maximum share of a new limit that may be filled already: above it, messages that arrive meanwhile could be dropped by the new limit."""
+"""Maximum fill level at which a new limit is applied, as a share of the limit: a fuller stream might exceed the limit meanwhile, and lose
+messages."""
 LAST = JOBS
 """Stream that is declared last: if it exists, the others do."""
 
@@ -55,7 +56,8 @@ class Declarations:
             await self._set_bounds(bounds)
 
     async def _set_bounds(self, bounds: Sequence[tuple[str, api.DiscardPolicy, int]]) -> None:
-        """Apply limits: stream, discard policy, maximum bytes. One error names all streams for which NATS's store has no room."""
+        """Apply limits, each a stream's name, discard policy and maximum bytes. One error names all streams for which NATS's store has no
+        room."""
         refused: dict[str, str] = {}
         for name, discard, max_bytes in bounds:
             found = await self._retry_until_ready(partial(self._bound, name, discard, max_bytes))
@@ -68,7 +70,8 @@ class Declarations:
     async def differences(self, streams: Sequence[Stream], buckets: Sequence[Bucket] = ()) -> dict[str, list[str]]:
         """Limits of stored streams and buckets that differ from their declarations, each with both values, by stream.
 
-        The size in bytes depends on the deployment; if any stream has a size limit, all must have one. Raises: Unavailable.
+        Sizes in bytes are not compared, because they depend on the deployment; but if any stream has a size limit, all must have one.
+        Raises: Unavailable.
         """
         with unavailable_as("look at the streams"):
             present = {stream: await self._present(stream.name) for stream in streams}
@@ -115,7 +118,8 @@ class Declarations:
         await self._retry_until_ready(lambda: self._js.add_consumer(consumer.stream, config))
 
     async def declare_when_permitted(self, consumer: Consumer) -> None:
-        """Declare a consumer that the process can work without: its key may be older than the pools file, and permit it later."""
+        """Declare a consumer without which the process can work; retry while the key does not permit it. A key older than the pools file
+        may be replaced by one that does."""
         while True:
             try:
                 return await self.declare_consumer(consumer)
@@ -163,8 +167,8 @@ class Declarations:
             log.error("stream_not_updated", stream=config.name, reason=found, correct=CORRECT)
 
     async def _update(self, config: api.StreamConfig) -> str | None:
-        """Update a stream; returns the reason if it stays unchanged, else None. NATS refuses any change while its store is
-        over-reserved."""
+        """Update a stream. Returns None, or the reason why it stays unchanged: NATS refuses any change while more is reserved than its
+        store has."""
         try:
             await self._js.update_stream(config)
         except APIError as error:
@@ -174,7 +178,7 @@ class Declarations:
         return None
 
     async def _is_filled(self, config: api.StreamConfig) -> bool:
-        """Whether a subject has too many messages for the new limit, which could drop some: NATS applies limits to stored messages."""
+        """Whether a subject has too many messages for the new limit. NATS applies it to stored messages too, and so could drop some."""
         assert config.name is not None
         stored = (await self._js.stream_info(config.name, subjects_filter=">")).state.subjects or {}
         return max(stored.values(), default=0) > ROOM * (config.max_msgs_per_subject or 0)
@@ -229,7 +233,7 @@ class Declarations:
 
 
 def _bound(value: Any) -> Any:
-    """The limit, or None for "unlimited", for which the server has several values. `Any`: a number, a text or a truth value."""
+    """The limit, or None for "unlimited", for which the server has several values. `Any`: a number, a text or a boolean."""
     return None if value in (-1, 0) else value
 
 
@@ -266,7 +270,7 @@ def _behind(bucket: Bucket) -> str:
 
 
 def _shown(bound: Any) -> str:
-    """`Any`: as in `_bound`."""
+    """Text of a limit in a message. `Any`: as in `_bound`."""
     return str(getattr(bound, "value", bound) or "none")
 
 

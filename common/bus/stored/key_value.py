@@ -19,13 +19,14 @@ from common.streams import value_subject
 M = TypeVar("M", bound=Message)
 
 MAX_EMPTY_READS = 3
-"""Maximum attempts to read a bucket that looks empty but has entries; a deleted entry leaves a marker, which counts as one for a while."""
+"""Maximum attempts to read a bucket that looks empty, but has entries by NATS's count. The entries may be late, or only markers that
+deleted entries leave for a while."""
 
 WRONG_REVISION = (10071, 10164)
 """JetStream's error codes for an entry whose revision is not the expected one."""
 
 FILLING = "filling"
-"""Key of messages that fill a file, and look like deletion markers to readers."""
+"""Key of messages that `erase` stores only to fill a file; readers take them for markers of a deleted entry."""
 
 log = structlog.get_logger()
 
@@ -65,7 +66,7 @@ class KeyValueStore:
     async def replace(self, bucket: str, key: str, value: Message, *, revision: int) -> int:
         """Set an entry that still has `revision` (0: must not exist); returns its new revision.
 
-        Raises: Retry if another process has set it; Unavailable if NATS does not answer, in which case it may or may not be set.
+        Raises: Retry if another process has set the entry; Unavailable if NATS does not answer: the entry may have been set, or not.
         """
         body = value.model_dump_json().encode()
         with unavailable_as(f"set {key} of {bucket}"):
@@ -120,7 +121,8 @@ class KeyValueStore:
                 raise Retry(f"{key} of {bucket} was set by another process") from None
 
     async def remove(self, bucket: str, keys: Collection[str]) -> None:
-        """Remove entries without the marker that `delete` leaves and that takes space. Watchers are not notified. Raises: Unavailable."""
+        """Remove entries completely: no marker is left, as `delete` leaves one, which takes space. Watchers are not notified. Raises:
+        Unavailable."""
         with unavailable_as(f"remove entries of {bucket}"):
             for key in keys:
                 await self._connection.js.purge_stream(f"KV_{bucket}", subject=value_subject(bucket, key))
@@ -142,8 +144,8 @@ class KeyValueStore:
     async def erase(self, bucket: str, keys: Collection[str]) -> None:
         """Remove entries, and erase the bytes of all earlier values of the bucket from NATS's files. Raises: Unavailable.
 
-        A bucket does not permit erasure of single messages. So every other entry is stored again, in a new file, and NATS removes the
-        old files, which then contain no entry. An entry that is set meanwhile is already in the new file.
+        A bucket does not permit erasure of single messages. So every entry that remains is stored again, in a new file. The old files then
+        contain no entry, and NATS removes them. An entry that another process sets meanwhile is already in the new file.
         """
         stream, filling = f"KV_{bucket}", value_subject(bucket, FILLING)
         with unavailable_as(f"erase entries of {bucket}"):

@@ -25,7 +25,7 @@ CHUNK_BYTES = 256 * 1024
 SILENCE_S = 30.0
 """Maximum seconds between two parts of a snapshot."""
 UNKNOWN_S = 0.1
-"""Seconds before a part is resent for which no server of the cluster had a subscription."""
+"""Seconds before a part of a snapshot is resent, if no server of the cluster was subscribed to its subject."""
 RESTORED_S = 600.0
 """Maximum seconds for NATS to unpack a restored stream."""
 NO_SUCH_STREAM = 10059
@@ -48,7 +48,7 @@ class Snapshot(BaseModel):
 
     @property
     def content(self) -> tuple[JsonValue, JsonValue]:
-        """Message count and last sequence: equal if the stream did not change in between."""
+        """Message count and last sequence. Two snapshots have equal ones if the stream did not change between them."""
         return self.state.get("messages"), self.state.get("last_seq")
 
 
@@ -94,8 +94,7 @@ class Snapshots:
         """Create the stream from `file`; False if it already exists with the same content.
 
         `replicas`: copies in a cluster; None: as in the snapshot. Raises: Unavailable; Reject if the file is damaged, the stream exists
-        with
-        other content, or NATS refuses it.
+        with other content, or NATS refuses the snapshot.
         """
         if (there := await self._state(stream)) is not None:
             if Snapshot(config={}, state=there, bytes=0, sha256="").content == snapshot.content:
@@ -121,7 +120,7 @@ class Snapshots:
     async def _api(
         self, subject: str, request: dict[str, Any] | None, action: str, *, timeout_s: float = SILENCE_S, absent: int | None = None
     ) -> dict[str, Any]:
-        """JetStream's answer; empty for the error `absent`. `Any`: it is JSON."""
+        """JetStream's answer to a request; empty if it is the error with the code `absent`. `Any`: the answer is JSON."""
         with unavailable_as(action):
             body = b"" if request is None else json.dumps(request).encode()
             asking = self._connection.client.request(subject, body, timeout=timeout_s)
@@ -139,9 +138,8 @@ def _is_whole(file: Path, snapshot: Snapshot) -> bool:
 
 
 async def send_part(client: Client, subject: str, part: bytes) -> Msg:
-    """Send a part; returns NATS's answer. In a cluster, the restoring server's subscription may not be known to the others yet: retried
-    until
-    a server takes the part.
+    """Send a part of a snapshot; returns NATS's answer. Retries until a server takes the part: in a cluster, the other servers may not yet
+    know the subscription of the server that restores.
     """
     deadline = time.monotonic() + SILENCE_S
     while True:

@@ -1,6 +1,6 @@
 """Reading streams without consuming them, deleting stored messages, and erasing their bytes from NATS's files (ADR 25).
 
-Raises: Unavailable if NATS does not answer.
+Methods raise Unavailable if NATS does not answer.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class FullStream:
 
 @dataclass(frozen=True)
 class Queue:
-    """Messages of a consumer; all 0 if it is not declared."""
+    """Numbers of a consumer's messages; all 0 if the consumer is not declared."""
 
     pending: int
     """Messages never delivered."""
@@ -124,9 +124,8 @@ class StreamReader:
             await self._js.purge_stream(stream.name, subject=subject, seq=before)
 
     async def erase(self, stream: Stream, subject: str) -> int:
-        """Delete stored messages on `subject` one by one, which overwrites their bytes; `purge` leaves those in NATS's files.
-
-        Returns their number. Takes some milliseconds per message.
+        """Delete stored messages on `subject` one by one; returns their number. This overwrites their bytes, which `purge` leaves in NATS's
+        files, and takes some milliseconds per message.
         """
         erased, sequence = 0, 1
         with unavailable_as(f"erase {subject}"):
@@ -147,8 +146,8 @@ class StreamReader:
     async def begin_block(self, stream: Stream) -> None:
         """Make NATS append to a new file, so that it removes the bytes of deleted messages from older files.
 
-        NATS removes a file without messages, even the one that it appends to. It compacts any other file once less than half of it is
-        messages, within two minutes, but never the one that it appends to.
+        NATS removes a file without messages, even the file that it appends to. A file of which less than half is messages is compacted
+        within two minutes, but never the file that NATS appends to.
         """
         with unavailable_as(f"fill {stream.name}"):
             if (await self._js.stream_info(stream.name)).state.messages:
@@ -165,7 +164,7 @@ class StreamReader:
         return floor.stream_seq if floor else 0
 
     async def queue(self, consumer: Consumer) -> Queue:
-        """Number of messages waiting for a consumer. Bypasses nats-py's wrapper, which takes longer than the server. Raises:
+        """Numbers of a consumer's messages, by one request: nats-py's own method takes longer than the server does. Raises:
         Unavailable."""
         subject = f"$JS.API.CONSUMER.INFO.{consumer.stream}.{consumer.name}"
         with unavailable_as(f"look at consumer {consumer.name}"):

@@ -72,7 +72,7 @@ class Connection:
         self.reconnected: Callable[[], None] = lambda: None
         """Callback after each reconnection; the server has then forgotten pending pull requests."""
         self.forbidden = 0
-        """Number of messages and subscriptions that NATS refused this connection's key."""
+        """Number of messages and subscriptions that NATS did not permit this connection's key."""
         self.closed: set[Callable[[], None]] = set()
         """Callbacks for when the connection is closed permanently."""
         self._fatal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -124,7 +124,7 @@ class Connection:
         return connection
 
     def _why_refused(self, error: Exception) -> str | None:
-        """Reason why retries cannot succeed until the configuration is corrected here or at the server; None if a retry may succeed."""
+        """Reason why no retry can succeed before the configuration is corrected, here or at the server; None if a retry may succeed."""
         if failure := tls_failure(error):
             return f"NATS at {self._server.shown}: {failure}"
         if not _is_about_credentials(error):
@@ -155,8 +155,8 @@ class Connection:
             await self.client.close()
 
     async def wait_fatal(self) -> None:
-        """Never returns. Raises: Fatal if the server closes the connection permanently. A refused subject fails only the call that uses
-        it."""
+        """Wait until the server closes the connection permanently; never returns. A refused subject does not end the wait: only the call
+        that uses the subject fails. Raises: Fatal."""
         await asyncio.shield(self._fatal)
 
     def raise_if_refused(self) -> None:
@@ -165,9 +165,9 @@ class Connection:
             self._fatal.result()
 
     async def unless_refused(self, subject: str, action: Awaitable[T]) -> T:
-        """Await `action`, which publishes or subscribes to `subject`; returns its result. NATS's refusal is an error that names no message.
+        """Await `action`, which publishes or subscribes to `subject`; returns its result.
 
-        Raises: Forbidden as soon as NATS refuses the subject; exceptions of `action`.
+        Raises: Forbidden as soon as NATS refuses the subject, by an error without reference to a message; exceptions of `action`.
         """
         try:
             with self.client.refusals.awaited(subject):
@@ -221,7 +221,8 @@ class Connection:
             log.warning("nats_disconnected")
 
     async def _on_closed(self) -> None:
-        """nats-py stops reconnecting after some errors, for example if the server's passwords were changed."""
+        """End everything that uses the connection: nats-py has stopped reconnecting, for example because the server's passwords were
+        changed."""
         for end in list(self.closed):
             end()
         if self._attempt is None or self._is_closing:
@@ -252,7 +253,7 @@ def unavailable_as(action: str) -> Generator[None]:
 
 
 def _is_about_credentials(error: Exception) -> bool:
-    """Whether the server refuses these credentials; it says "authorization", or "authentication" for tokens."""
+    """Whether the server refuses these credentials; its error contains "authorization", or "authentication" for tokens."""
     return any(word in str(error).lower() for word in ("authorization", "authentication"))
 
 
@@ -272,14 +273,15 @@ def _options(server: Server, key: Credentials | None, timings: Timings) -> dict[
 
 
 async def _discard(client: NatsClient) -> None:
-    """Close a connection that the server may have accepted. nats-py never learns that a failed TLS handshake has ended."""
+    """Close the connection of a failed attempt: the server may have accepted it. At most DISCARD_S, because nats-py never learns that a
+    failed TLS handshake has ended."""
     with suppress(TimeoutError, OSError, NatsError):
         async with asyncio.timeout(DISCARD_S):
             await client.close()
 
 
 def _signing(key: Credentials) -> dict[str, Any]:
-    """Credentials option; nats-py rereads a file at each connection."""
+    """nats-py's option for credentials; nats-py rereads a file at each connection."""
     return {"user_credentials": str(key.source) if isinstance(key.source, Path) else RawCredentials(key.source.text())}
 
 
@@ -288,7 +290,7 @@ def _client(server: Server, key: Credentials | None) -> NatsClient:
 
 
 async def _heartbeat_client(server: Server, key: Credentials | None, timings: Timings) -> NatsClient:
-    """A second client for heartbeats. It meets the same errors as the first, which reports them."""
+    """A second client, for heartbeats. Its errors are not reported: the first client meets the same ones, and reports them."""
 
     async def reported_elsewhere(_: Exception) -> None:
         pass

@@ -54,14 +54,15 @@ class Refused(NatsError):
 
 
 class _Awaited:
-    """Cancels a block as `asyncio.timeout` does, in a fifth of its time: each published message uses one."""
+    """Context of a block that a refusal cancels. Works as `asyncio.timeout` does, but takes a fifth of the time, because each published
+    message uses one."""
 
     def __init__(self, refusals: "Refusals", subject: str) -> None:
         self.subject = subject
         self._refusals = refusals
         self._task: asyncio.Task[Any] | None = None
         self._cancellations = 0
-        """Requests of other code to cancel the task."""
+        """Number of cancellations of the task that other code had requested before the block."""
         self._refused: str | None = None
 
     def __enter__(self) -> None:
@@ -83,7 +84,8 @@ class _Awaited:
 
 
 class Refusals:
-    """Ends blocks that wait for an answer to a subject that NATS refuses: the server's error names no message, and no answer comes."""
+    """Ends blocks that wait for an answer after NATS has refused their subject. The server's error refers to no message, and no answer
+    comes."""
 
     def __init__(self, key: Credentials | None) -> None:
         self._key = key

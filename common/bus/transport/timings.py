@@ -20,7 +20,7 @@ class Timings:
     """Maximum seconds over which publishing a message is retried."""
     backoff: Backoff = RETRY
     pull_expires_s: float = 5.0
-    """Lifetime of a pull request in seconds; a request that the server lost is repeated after this and `lost_pull_s`."""
+    """Lifetime of a pull request in seconds. After this time plus `lost_pull_s`, an unanswered request counts as lost and is repeated."""
     lost_pull_s: float = 2.0
     drain_timeout_s: float = 2.0
     """Maximum seconds for in-flight messages while a subscription drains."""
@@ -28,7 +28,7 @@ class Timings:
     pings_unanswered: int = 3
     """Unanswered pings, `ping_every_s` apart, after which the connection is replaced."""
     idle_heartbeat_s: float = 5.0
-    """Seconds between the server's heartbeats to an idle follower; a follower that misses two resubscribes."""
+    """Seconds between the server's heartbeats to an idle follower. After two missed heartbeats, a follower subscribes anew."""
     clock_every_s: float = 5.0
     """Seconds between readings of NATS's clock."""
     max_clock_read_s: float = 1.0

@@ -17,7 +17,8 @@ class Aliases:
     """Aliases of a tenant.
 
     All methods raise ClientError if a request is wrong or refused, NoAnswer if the scheduler does not answer. Changes also raise
-    UnknownNamed for an unknown task, version or alias; Changed; RefusedChange. `tenant`: if not the door's; `expected`: as in `SetAlias`.
+    UnknownNamed for an unknown task, version or alias; Changed; RefusedChange. `tenant`: overrides the door's own. `expected`: as in
+    `SetAlias`.
     """
 
     def __init__(self, door: AnyDoor) -> None:

@@ -51,8 +51,7 @@ class Files:
         """Upload a seekable file in parts, and wait until its rows are checked.
 
         Invalid rows are found before anything is sent. Parts that are stored already are not resent. An interrupted upload is completed by
-        the
-        next upload of the same file. Raises: Unavailable if NATS does not store a part.
+        the next upload of the same file. Raises: Unavailable if NATS does not store a part.
         """
         owner = owner_of(self._door, tenant, "file")
         size, digest = await asyncio.to_thread(_checked, file)
@@ -75,7 +74,7 @@ class Files:
         async with asyncio.timeout(timeout_s):
             for number, offset in enumerate(first):
                 await self._publish(await part(offset))
-                if number % AHEAD == AHEAD - 1 and not await self._is_kept(owner, file_id(digest), offset - AHEAD * PART_BYTES):
+                if number % AHEAD == AHEAD - 1 and not await self._wait_until_kept(owner, file_id(digest), offset - AHEAD * PART_BYTES):
                     break  # it is refused; the last part's answer has the reason
         answer = await answer_to(self._door, await part(last), owner, "none", lambda event: _is_answer(event, request), timeout_s)
         require_accepted(answer)
@@ -95,12 +94,12 @@ class Files:
         return found
 
     async def copies(self, file: str, tenant: str | None = None) -> list[StoredFile]:
-        """Files with that id, at most one page; without a tenant, of all tenants."""
+        """Copies of the file with the id `file`, one per tenant that has it, at most one page; with `tenant`, only that tenant's."""
         return (await self._door.ask("files", AskFiles(file=file), FilesAnswer, tenant=tenant)).files
 
     async def named(self, named: str, tenant: str | None = None) -> StoredFile:
-        """The single file whose id, or digest, starts with `named`; at least 12 digits. `tenant`: its owner, if several tenants have the
-        same file."""
+        """The single file whose id, or digest, starts with `named`, which has at least 12 digits. `tenant`: its owner; necessary if several
+        tenants have the same file."""
         digits = named.removeprefix("file-")
         if len(digits) < DIGEST_CHARS:
             raise ClientError(f"give {DIGEST_CHARS} digits of the file's id at least, not '{named[:100]}'")
@@ -159,8 +158,8 @@ class Files:
             except TooManyJobs:
                 await asyncio.sleep(PAUSE_S)
 
-    async def _is_kept(self, tenant: str, file: str, size: int) -> bool:
-        """Wait until the scheduler has stored `size` bytes; False if it stores none."""
+    async def _wait_until_kept(self, tenant: str, file: str, size: int) -> bool:
+        """Wait until the scheduler has stored `size` bytes; returns False if it has refused the file."""
         began = time.monotonic()
         while (found := await self._present(tenant, file)) is None or found.kept_bytes < size:
             if found is None and time.monotonic() - began > REFUSED_S:

@@ -43,8 +43,7 @@ class Packages:
         """Upload a wheel and wait until it is checked; returns its `digest`, `name`, `version`, and `environments` as tasks name them.
 
         `tenant`: its owner; default: the key's. `waits` is called with the reason if the check has to wait. An interrupted upload is
-        completed by
-        the next upload of the same wheel.
+        completed by the next upload of the same wheel.
         """
         if not 0 < len(wheel) <= MAX_PACKAGE_BYTES:
             raise ClientError(f"the wheel has {len(wheel)} bytes; a package has at most {MAX_PACKAGE_BYTES}, and at least one")

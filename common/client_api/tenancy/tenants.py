@@ -76,6 +76,6 @@ class Billing:
         return (await self._door.ask("budgets", AskBudgets(), BudgetsAnswer)).budgets
 
     async def set_budget(self, tenant: str, period: Period, unit: Unit, amount: Decimal | None) -> None:
-        """Set a budget, or remove it (None). Tasks that a budget has paused continue as soon as it allows them to."""
+        """Set a budget, or remove it (`amount` None). A task that a budget has paused continues as soon as that budget allows it."""
         request = SetBudget(tenant=tenant, request=secrets.token_hex(6), period=period, unit=unit, amount=amount)
         await result_of(self._door, "set-budget", tenant, request, request.request, ANSWER_TIMEOUT_S)

@@ -20,7 +20,7 @@ async def follow(
     """Past and future events of these tasks, in order; ends when all of them have ended. Without tasks: future events of every task.
     `after`: number of the last event to skip, for a single task.
 
-    Raises: ClientError; NoAnswer if no scheduler answers at the start. Later it waits for one.
+    Raises: ClientError; NoAnswer if no scheduler answers at the start. Later, it waits until a scheduler answers.
     """
     followed = _Followed(door, tasks)
     async with door.listening(door.tenant, tasks[0] if len(tasks) == 1 else None) as live:
@@ -54,7 +54,7 @@ class _Followed:
         self._is_everything = not tasks
         self._seen: dict[str, int] = {}
         self._owner: dict[str, str] = {}
-        """Tenant of each task. An event of another tenant, such as its refused attempt to control the task, is ignored."""
+        """Tenant of each task. Events of other tenants about the task, such as their refused attempts to control it, are ignored."""
         self._accepted: set[str] = set()
 
     @property
@@ -66,7 +66,7 @@ class _Followed:
         return sorted(self._seen if self._is_everything else self._awaited)
 
     async def skip_past(self, task: str, number: int | None = None) -> None:
-        """Skip the events up to `number` (None: all past ones); a task that has ended is not awaited."""
+        """Skip the task's events up to `number` (None: all past ones). If the task has ended, its end is not awaited."""
         self._seen[task] = await self._door.last_event(task) if number is None else number
         with suppress(UnknownHere):
             status = (await self._door.ask("status", AskTask(task=task), StatusAnswer)).status
@@ -77,13 +77,13 @@ class _Followed:
                 self._accepted.add(task)
 
     async def missed(self, task: str) -> AsyncIterator[Event]:
-        """Stored events not yet seen. Raises: as `Door.ask`."""
+        """Stored events of the task that were not seen yet. Raises: as `Door.ask`."""
         async for event in self._door.events_after(task, self._seen.get(task, 0), tenant=self._owner.get(task)):
             if self.take(event):
                 yield event
 
     async def missed_by(self, tasks: Sequence[str]) -> AsyncIterator[Event]:
-        """`missed` for each of these tasks; nothing while no scheduler answers."""
+        """Events of `missed` for each of these tasks; none while no scheduler answers."""
         with suppress(NoAnswer):
             for task in tasks:
                 async for event in self.missed(task):
@@ -94,7 +94,7 @@ class _Followed:
         return is_ours and (self._is_everything or event.task in self._awaited)
 
     def has_gap(self, event: Event) -> bool:
-        """Whether earlier events are missing. Events before the first one seen of a task that was not named do not count."""
+        """Whether an earlier event of the task was not seen. If all tasks are followed, events before the first one seen do not count."""
         if event.number is None or (self._is_everything and event.task not in self._seen):
             return False
         return event.number > self._seen.get(event.task, 0) + 1

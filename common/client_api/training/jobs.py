@@ -1,4 +1,4 @@
-"""Jobs about a task: preview and submit; and for an existing one: cancel, pause, resume, delete and resend."""
+"""Jobs about a task: preview and submit; for an existing task also cancel, pause, resume, delete, and resend (a dead letter)."""
 
 import asyncio
 import hashlib
@@ -36,7 +36,7 @@ def given_values(spec: TaskSpec | dict[str, JsonValue]) -> tuple[dict[str, JsonV
 
 
 def is_readable(spec: dict[str, JsonValue], error: TaskRejected) -> bool:
-    """Whether the scheduler can check a task despite its invalid fields. `error`: of the local check."""
+    """Whether the scheduler can read, and so check, a task despite its invalid fields. `error`: error of the local check."""
     tenant = spec.get("tenant")
     return error.is_storable and isinstance(tenant, str) and re.fullmatch(NAME_PATTERN, tenant) is not None
 

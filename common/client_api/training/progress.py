@@ -85,9 +85,8 @@ async def read_evaluations(door: AnyDoor, task: str) -> list[EvaluationOf]:
 
 
 async def read_timeline(door: AnyDoor, cursor: str | None, *, tasks: int, steps: int) -> tuple[list[TaskTimes], str | None]:
-    """Times of the latest steps of the newest tasks after `cursor`, skipping tasks without steps, and the next cursor. `tasks`: minimum
-    number
-    of tasks, if there are as many.
+    """Times of the newest tasks after `cursor` (None: of all tasks), and the next cursor (None after the last task). Tasks without steps
+    are skipped. `tasks`: minimum number of tasks, if there are as many. `steps`: as in AskTimeline.
 
     Raises: as `Door.ask`.
     """
@@ -116,7 +115,7 @@ class Failure:
 
     @property
     def sender(self) -> str:
-        """Tenant of the task, or of a job that could not be read. Raises: ClientError if there is neither."""
+        """Tenant of the letter's task, or of a job that could not be read. Raises: ClientError if the letter names neither."""
         if self.tenant is None:
             raise ClientError(f"letter {self.letter} is about no task and no job: '{self.subject}'")
         return self.tenant

@@ -1,7 +1,7 @@
 """Accounts and keys of tenants: recorded by operators with `jobs.set-access.<tenant>`, and read by questions (`messages/verbs.py`).
 
-Public keys only. A job or an ask about `_all` concerns the operators' own keys, of the role admin. The audit log has the actor, action and
-time of each effect; the scheduler writes it together with the effect.
+Keys appear only as public keys. A job or an ask about `_all` concerns the operators' own keys, of the role admin. The audit log has the
+actor, action and time of each effect; the scheduler writes a line together with its effect.
 """
 
 from datetime import datetime
@@ -23,7 +23,7 @@ Token = Annotated[str, Field(pattern=described(r"^[\w-]+\.[\w-]+\.[\w-]+$", "a s
 """A user's NATS token, useless without its seed."""
 Moment = Annotated[AwareDatetime, PlainSerializer(datetime.isoformat, return_type=str)]
 MAX_KEYS = 1_000
-"""Maximum keys of a tenant, revoked ones included: all are in its account's token, or in one answer."""
+"""Maximum keys of a tenant, revoked ones included, because its account's token, or one answer, contains all of them."""
 
 
 class HttpPart(Value):

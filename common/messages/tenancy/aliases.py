@@ -1,6 +1,6 @@
 """Aliases: a tenant's names for versions of its tasks, set by jobs and read by questions (`messages/verbs.py`).
 
-The scheduler stores them, and publishes each in the bucket `aliases`, which tells rollout replicas which adapters to keep loaded.
+The scheduler stores them, and publishes each in the bucket `aliases`, from which rollout replicas know which adapters to keep loaded.
 """
 
 from typing import Annotated, Literal

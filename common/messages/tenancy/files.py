@@ -92,7 +92,7 @@ class PackageChecked(Message, kind="package-checked.1"):
 
 
 def is_own(name: str) -> bool:
-    """Whether an environment's name in a task refers to a package. `own` alone does, but names none: it is refused with that reason."""
+    """Whether an environment's name in a task refers to a package. True also for `own` alone, so that it is refused for naming none."""
     return name.partition(":")[0] == OWN_FAMILY
 
 
@@ -171,7 +171,7 @@ class FilesAnswer(Message, kind="files-answer.1"):
 
 
 def is_file(name: str) -> bool:
-    """Whether an environment's name in a task refers to a file. `file` alone does, but names none: it is refused with that reason."""
+    """Whether an environment's name in a task refers to a file. True also for `file` alone, so that it is refused for naming none."""
     return name.partition(":")[0] == FILE_FAMILY
 
 

@@ -9,7 +9,7 @@ from common.messages.base import Value
 from common.messages.jobs import TenantRequest
 
 NAME_PATTERN = described(r"^[A-Za-z0-9]([._-]?[A-Za-z0-9])*$", "letters, digits, and single '.', '_' and '-' between them")
-"""Excludes `@`, which every version's name contains."""
+"""Pattern of a resource's name. It excludes `@`, which every version's name contains."""
 MAX_NAME_CHARS = 63
 ResourceName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS, pattern=NAME_PATTERN)]
 

@@ -1,7 +1,7 @@
 """Generates valley.jsonl and valley_questions.jsonl: `python make_valley.py`.
 
-An invented valley, so that no model knows its answers: villages, rivers, people, bridges, mills and festivals, a document for
-each. A question names one and asks for another; two or three documents lead to the answer, which is in the last.
+An invented valley, so that no model knows its answers: villages, rivers, people, bridges, mills and festivals, a document for each.
+A question names one of these and asks for another. Two or three documents lead to the answer, which is in the last of them.
 """
 
 import json
@@ -25,7 +25,7 @@ Fact = dict[str, str]
 
 
 def world(rng: random.Random) -> dict[str, dict[str, Fact]]:
-    """Kind → name → facts."""
+    """Facts of the valley: kind → name → facts."""
     villages = {name: {"river": rng.choice(list(RIVERS)), "founded": str(rng.randint(1180, 1790))} for name in VILLAGES}
     names = rng.sample([f"{first} {last}" for first in FIRST for last in LAST], 60)
     people = {name: {"born": rng.choice(VILLAGES), "craft": rng.choice(CRAFTS), "year": str(rng.randint(1790, 1890))} for name in names}

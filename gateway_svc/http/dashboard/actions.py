@@ -116,7 +116,7 @@ def _previewed_errors(previewed: Event | None) -> list[FieldError]:
 
 
 def _errors_of(problem: Problem) -> list[FieldError]:
-    """Errors to show in the form. Raises: the problem, if it is caused neither by the user's input nor by a used-up budget."""
+    """Errors to show in the form. Raises: `problem`, unless the user's input or a used-up budget caused it."""
     if problem.status not in (400, 402):
         raise problem
     return list(problem.errors) or [FieldError("", problem.detail)]

@@ -46,7 +46,7 @@ async def playground(visitor: Filtered, model: Names = []) -> Response:  # noqa:
 
 @router.post("/playground")
 async def answered(visitor: Filtered, form: Form) -> Response:
-    """Finished answers, for a browser without scripts; or the form with more or fewer turns, or shown as code."""
+    """The page for a browser without scripts: with finished answers, with one turn more or less, or with the prompt as code."""
     shown, action = read_playground(form), form.get("action", "")
     if action in ("add", "remove"):
         return await _page(visitor, shown.with_turns(1 if action == "add" else -1))

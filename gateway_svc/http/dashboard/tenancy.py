@@ -102,7 +102,7 @@ async def _webhooks(
 
 
 def _mistake(error: Exception) -> Problem:
-    """Problem that the user can correct, shown above the form. Raises: the error, for all others."""
+    """Problem to show above the form. Raises: `error`, if the user cannot correct it."""
     problem = wrong_fields_of(error.errors()) if isinstance(error, ValidationError) else as_problem(error)
     if problem is None or problem.status != 400:
         raise error

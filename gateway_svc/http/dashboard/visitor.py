@@ -1,4 +1,4 @@
-"""The visitor of a page, a session or anybody on a server without keys; and code shared by all pages and forms."""
+"""The visitor of a page: the key of a session, or anybody if the server has no keys. Also code shared by all pages and forms."""
 
 import time
 from binascii import a2b_qp
@@ -155,7 +155,7 @@ def check_token(fields: dict[str, T], sessions: Sessions, cookie: str = "") -> d
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """Read a form; the last value of each field. Raises: Problem."""
+    """Read a form; if a field is repeated, its last value counts. Raises: Problem."""
     check_content_type(request, "application/x-www-form-urlencoded")
     body = await request.body()
     await own_turn(len(body))
@@ -168,7 +168,7 @@ async def form_of(request: Request) -> dict[str, str]:
 
 
 def read_form(body: bytes) -> dict[str, str]:
-    """Parse a form; the last value of each field. The standard library takes a microsecond per escape, half a second per mebibyte.
+    """Parse a form; if a field is repeated, its last value counts. The standard library would take half a second per mebibyte of escapes.
 
     Raises: ValueError.
     """

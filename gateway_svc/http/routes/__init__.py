@@ -1,8 +1,8 @@
 """The gateway's own routes, one family per module.
 
 tasks.py       submission, listing, state and control of tasks
-records.py     events (of all tasks too), steps, evaluations, usage and failures of a task
-versions.py    versions of its adapter, and their files
+records.py     events, steps, evaluations, usage and failures of a task; events and failures of all tasks
+versions.py    versions of a task's adapter, and their files
 deployment.py  health of the gateway; pools, environments, replicas; usage, invoices, prices, budgets and the audit log
 door.py        asks and jobs as the SDK sends them
 aliases.py, webhooks.py  aliases and webhooks of a tenant

@@ -74,7 +74,7 @@ def _shown(response: Response, alias: AliasOf) -> AliasOf:
 
 
 def _expected(if_match: str | None, if_none_match: str | None) -> str | None:
-    """Expected target of the alias, as in `SetAlias`. Raises: Problem for other conditions."""
+    """`SetAlias.expected` for these headers: a model, empty for no alias, None for no condition. Raises: Problem for other headers."""
     if if_none_match is not None:
         if if_none_match.strip() != "*" or if_match is not None:
             raise invalid(FieldError("If-None-Match", "it is `*`, without If-Match"))

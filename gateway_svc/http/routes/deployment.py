@@ -67,13 +67,13 @@ async def read_environments(caller: Acting) -> EnvironmentsAnswer:
 
 @router.get("/replicas", responses=COMMON)
 async def read_replicas(caller: Acting) -> ReplicasAnswer:
-    """List live replicas and their load; for admins with names."""
+    """List live replicas and their load; admins also get names."""
     return await caller.door.ask("replicas", AskDeployment(), ReplicasAnswer)
 
 
 @router.get("/executors", responses=COMMON)
 async def read_executors(caller: Acting, pool: Name | None = None) -> ExecutorsAnswer:
-    """List samplers and trainers on shared accelerators, and which computes; for admins with bytes and faults."""
+    """List samplers and trainers on shared accelerators, and which of them computes; admins also get bytes and faults."""
     return await caller.door.ask("executors", AskExecutors(pool=pool), ExecutorsAnswer)
 
 
@@ -87,7 +87,7 @@ async def read_slices(
     accelerator: Name | None = None,
     limit: Annotated[int, Query(ge=1, le=MAX_SLICES)] = MAX_SLICES,
 ) -> SlicesAnswer:
-    """List slices of shared accelerators that served the tenant's tasks, newest first; for admins all."""
+    """List slices of shared accelerators that served the tenant's tasks, newest first; admins get all slices."""
     asked = AskSlices(since_s=since, before=before, accelerator=accelerator, most=limit)
     return await caller.door.ask("slices", asked, SlicesAnswer)
 

@@ -64,7 +64,7 @@ def _no_verb(kind: str, verb: str, known: dict[str, Any]) -> Problem:
 async def _read(model: type[M], request: Request) -> M:
     """Parse the message in a strict JSON body.
 
-    Raises: RequestValidationError, as FastAPI does, so that invalid bodies cost the sender the same.
+    Raises: RequestValidationError, as FastAPI does for other routes, so that an invalid body is charged to the sender as there.
     """
     try:
         return model.model_validate_json(await request.body(), extra="forbid")

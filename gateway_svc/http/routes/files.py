@@ -119,7 +119,7 @@ async def retrieve_file(caller: Acting, file: FileId) -> FileObject:
     },
 )
 async def read_file_content(request: Request, caller: Acting, file: FileId) -> Response:
-    """The rows as they were uploaded, or a range of them; of a result, the job's steps, which have no ranges."""
+    """Download the uploaded file, or a byte range of it; for a job's result, the job's steps, without ranges."""
     if (task := task_of_result(file)) is not None:
         status = await status_of(caller, _checked_task(task))
         parts = result_parts(caller.door, status.task)
@@ -134,7 +134,7 @@ async def read_file_content(request: Request, caller: Acting, file: FileId) -> R
 
 @router.delete("/{file}", responses=responses(FileDeleted, 400, 401, 403, 404, 409, 429, 503))
 async def delete_file(caller: Acting, file: FileId) -> FileDeleted:
-    """Delete a file that no task uses which has not ended."""
+    """Delete a file. Tasks that use it must have ended."""
     check_job(caller, "delete-package")
     if task_of_result(file) is not None:
         raise unsupported("file", "a result goes with its task: DELETE /v1/tasks/{task}")
@@ -173,7 +173,7 @@ def _checked_task(task: str) -> str:
 
 
 def _check_form(content_type: str) -> None:
-    """Raises: Problem for a body that is not a multipart form in UTF-8; names in other character sets could not be repeated in answers."""
+    """Raises: Problem for a body that is not a multipart form in UTF-8: answers could not repeat names in other character sets."""
     kind, options = parse_options_header(content_type)
     if kind != b"multipart/form-data":
         raise Problem(415, "Unsupported media type", "send multipart/form-data", "unsupported_media_type")

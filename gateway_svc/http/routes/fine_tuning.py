@@ -25,7 +25,7 @@ _METADATA = re.compile(r"^metadata\[(?P<name>[^\]]{1,64})\]$")
 
 class JobsRoute(OpenAIRoute):
     def has_parameter(self, name: str) -> bool:
-        """Whether the route has this query parameter; metadata of any name filters the list."""
+        """Whether the route has this query parameter. The list of jobs also has `metadata` and `metadata[KEY]` with any key."""
         is_filter = name == "metadata" or _METADATA.match(name) is not None
         return super().has_parameter(name) or (is_filter and self.endpoint is read_jobs)
 
@@ -55,7 +55,7 @@ async def create_job(
 
 @router.get("", responses=responses(Page[Job], 400, 401, 403, 429, 503))
 async def read_jobs(request: Request, caller: Acting, after: After = None, limit: Limit = 20) -> Page[Job]:
-    """Jobs, the newest first; those with `metadata[KEY]=VALUE`, or without any metadata with `metadata=null`."""
+    """Jobs, newest first. `metadata[KEY]=VALUE`: only those with this entry; `metadata=null`: only those without metadata."""
     return await list_jobs(caller.door, after, limit, _wanted(request))
 
 

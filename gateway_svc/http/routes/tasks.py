@@ -45,7 +45,7 @@ TASK_FILE: dict[str, Any] = {
 
 
 class Submitted(BaseModel):
-    """A submission that is not answered yet: NATS has it, and no scheduler answers."""
+    """A submission that NATS has stored, and that no scheduler has answered yet."""
 
     task: str
     state: Literal["submitted"] = "submitted"
@@ -124,7 +124,7 @@ async def _given(request: Request, caller: Caller, media_type: str) -> dict[str,
 
 
 async def _submitted(request: Request, response: Response, caller: Caller, spec: dict[str, JsonValue], task: str | None) -> Any:
-    """Submit a task and return the answer. `task`: its id, if a repeated request has the same one."""
+    """Submit a task and return the answer. `task`: id that a repeated request has too; None: a new id."""
     if task is not None and (earlier := await _earlier(caller, SubmitTask(task=task, tenant=str(spec["tenant"]), spec=spec))) is not None:
         response.status_code = 200
         return earlier
@@ -146,7 +146,7 @@ async def _submitted(request: Request, response: Response, caller: Caller, spec:
 async def _earlier(caller: Caller, job: SubmitTask) -> TaskStatus | None:
     """The task already submitted with this id, or None. Raises: Problem if it is a different task or was rejected.
 
-    None also while no scheduler answers: the job is stored, and the scheduler compares.
+    None also while no scheduler answers: the job is then stored, and the scheduler compares the tasks later.
     """
     try:
         found = await caller.door.ask("spec", AskTask(task=job.task), SpecAnswer, tenant=job.tenant)

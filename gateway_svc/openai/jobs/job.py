@@ -49,17 +49,17 @@ class Hyperparameters(BaseModel):
 class Reinforcement(BaseModel):
     grader: JsonValue
     hyperparameters: Hyperparameters
-    """The job's."""
+    """Hyperparameters of the job."""
 
 
 class Method(BaseModel):
     type: Literal["reinforcement"] = "reinforcement"
     reinforcement: Reinforcement | None = None
-    """Of a job on a file."""
+    """Grader and hyperparameters of a job on a file; None for a job on an environment."""
 
 
 class TaskOfJob(BaseModel):
-    """What the task has and OpenAI's job has not."""
+    """Fields of the task that OpenAI's job lacks."""
 
     name: str
     pool: str
@@ -87,7 +87,7 @@ class Job(BaseModel):
     method: Method = Method()
     model: str
     organization_id: str
-    """The tenant."""
+    """Name of the tenant."""
     result_files: list[str] = []
     seed: int
     status: Status

@@ -247,7 +247,7 @@ def _environment(request: JobRequest) -> str:
 
 
 def _evaluate(found: Values, rows: int) -> None:
-    """Add a default evaluation on the held-out rows: ten times during the job, each row once, at most MAX_HELD_OUT rows."""
+    """Add defaults for evaluating on the held-out rows: ten evaluations during the job, each with all rows, at most MAX_HELD_OUT."""
     evaluation, steps = found.get("evaluation"), found.get("steps")
     if isinstance(evaluation, dict):
         evaluation.setdefault("prompts", min(rows, MAX_HELD_OUT))

@@ -20,9 +20,10 @@ from gateway_svc.serving.pools import Offers
 from gateway_svc.serving.stream_quota import TooManyStreams
 
 WAITING = 1
-"""Maximum unconsumed deltas over all choices: queued deltas are billed as delivered. The sampler's own buffers come before this queue."""
+"""Maximum deltas queued for the client, over all choices: a queued delta is billed as delivered. Other unread deltas stay in the
+sampler's own buffers."""
 NOT_SAMPLED = ("overdue", "engine_lost")
-"""Failures that a restarting sampler may cause."""
+"""Failures without a reply, whose cause may be that the pool's sampler restarts."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ async def whole(deltas: AsyncGenerator[tuple[int, ServedDelta]], choices: int) -
 
 
 def restarting(pool: str, expected_s: float) -> Problem:
-    """Problem if no sampler of the pool works, and one is expected to start."""
+    """Problem for a pool without a working sampler; the first one is expected to work in `expected_s` seconds."""
     seconds = str(math.ceil(expected_s))
     return Problem(
         503, "Unavailable", f"the sampler of pool '{pool}' is restarting, about {seconds} s", "restarting", headers={"Retry-After": seconds}

@@ -1,4 +1,7 @@
-"""Sampling settings and tools of the inference APIs, and seeds of choices."""
+"""Sampling settings and tools of the inference APIs, and seeds of choices.
+
+The number of tokens is a field of each request.
+"""
 
 import hashlib
 import secrets

@@ -43,7 +43,7 @@ class ShownToken:
     classes: str
     """CSS classes of all three colourings; the page selects one."""
     numbers: str
-    """Figures in words; empty for a token that was not sampled."""
+    """The token's figures as one text; empty if the token was not sampled."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ CONTROLS: Mapping[Verb, str] = {
 }
 """Controls of a task that has not ended → their effect. The page and its forms know no others."""
 WORKING = ("pace", "trainer", "capacity")
-"""Causes of a wait for the task's own work only."""
+"""Causes of a wait in which the task waits only for its own work."""
 MAX_RUNS = 8
 MAX_POINTS = 300
 """Maximum rows of a chart; points of all runs share its x axis."""
@@ -48,7 +48,7 @@ class TaskPage:
 
     @property
     def works(self) -> bool:
-        """Whether it waits only for its own work, as a healthy task does most of the time."""
+        """Whether the task waits only for its own work, as a healthy task does most of the time."""
         return self.why is not None and self.why.cause in WORKING
 
     @property

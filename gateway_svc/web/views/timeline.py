@@ -53,7 +53,7 @@ def line_of(times: TaskTimes) -> TaskLine:
 
 
 def load_of(lines: Sequence[TaskLine]) -> list[Load]:
-    """Load of each stage in STAGES; queues are the stages that wait."""
+    """Load of each stage in STAGES. In a stage that waits, the load is the length of its queue."""
     spans = np.concatenate([line.spans for line in lines]) if lines else np.empty((0, len(STAGES), 2))
     if not len(spans):
         return [Load(0.0, 0, 0.0) for _ in STAGES]

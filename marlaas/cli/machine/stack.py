@@ -49,7 +49,7 @@ def up(  # noqa: PLR0913 - each is an option with a name of its own
     from common.pools import read_accelerators, read_pools
     from marlaas import memory
     from marlaas.reporting import live
-    from marlaas.stack import control, placement
+    from marlaas.stack import control, devices, placement
 
     if keys is not None and without_keys:
         raise typer.BadParameter("--keys and --open exclude each other")
@@ -63,14 +63,17 @@ def up(  # noqa: PLR0913 - each is an option with a name of its own
         keys=keys,
         without_keys=without_keys,
     )
-    described = read_pools(offered)
-    for line in memory.trainer_memory(described, read_accelerators(offered, described), has_gpu=placement.has_gpu()):
-        echo(line)
+    described, machine = read_pools(offered), placement.this_machine()
+    echo(f"pools without a shared accelerator compute on {machine}")
+    for estimate in memory.memory_needs(described, read_accelerators(offered, described), machine):
+        echo("; ".join(filter(None, estimate)))
     starting = control.start(plan, end_with_parent=foreground)
     try:
         state = live.show_start(open_console(), starting, start_timeout_s)
         for sandbox in with_client(data, state.nats_url, lambda client: client.environments()).sandboxes:
             echo(f"code that policies write runs in {sandbox}")
+        for line in devices.memory_lines(state, machine.gpus):
+            echo(line)
         key = f"  key: {state.operator_key}" if state.operator_key else ""
         echo(f"ready; NATS: {state.nats_url}{key}  HTTP: {state.gateway.url}  logs: {data / 'logs'}  next: marlaas submit task.toml")
         if foreground:
@@ -145,11 +148,21 @@ def doctor(
     deep: Annotated[bool, typer.Option("--deep", help="Read every adapter and checkpoint, and compare digests.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Report also what the scheduler's next sweep would delete.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    machine: Annotated[bool, typer.Option("--machine", help="Instead, check this machine for `up`; no stack has to run.")] = False,
+    pools: Annotated[Path | None, typer.Option(help="For --machine; default: as of `init`.", envvar="MARLAAS_POOLS_FILE")] = None,
 ) -> None:
-    """Check every invariant of PostgreSQL, streams and blobs."""
+    """Check every invariant of PostgreSQL, streams and blobs; with --machine, this machine."""
     from marlaas.stack import servers
-    from marlaas.stack.state_files import read_plan, running_stack
+    from marlaas.stack.state_files import plan_pools_file, read_plan, running_stack
 
+    if machine:
+        from marlaas import host
+
+        if deep or strict:
+            raise typer.BadParameter("--machine reads no stack: leave out --deep and --strict")
+        report, is_wrong = host.examine(data, pools or plan_pools_file(data) or pools_file(), as_json=as_json)
+        echo(report)
+        raise typer.Exit(is_wrong)
     running_stack(data)
     if full := servers.full_disk(data):
         echo(full, to=sys.stderr)

@@ -1,6 +1,6 @@
 """Measures the moves of executors of shared accelerators: each is parked in every tier that its pool allows, and woken from there.
 
-One order makes the scheduler do both moves, which also end the order. So an interrupted calibration needs no clean-up.
+One order makes the scheduler park and wake an executor, and ends with these moves. So an interrupted calibration needs no clean-up.
 """
 
 import asyncio
@@ -14,17 +14,17 @@ from common.messages import ExecutorOf, MoveOf
 
 POLL_S = 0.2
 MEASURED_WITHIN_S = 600.0
-"""Maximum seconds to park an executor in one tier and to wake it, waits for others' operations included."""
+"""Maximum seconds to park an executor in one tier and wake it, including waits for operations of other executors."""
 ATTEMPTS = 3
-"""Maximum orders per tier: the first may move nothing if the accelerator was just given to another executor."""
+"""Maximum orders per tier: an order may move nothing if the accelerator was just given to another executor."""
 
 Key = tuple[str, str]
-"""Accelerator and executor."""
+"""Names of an accelerator and an executor on it."""
 Say = Callable[[str], None]
 
 
 async def calibrate(accelerators: Accelerators, rounds: int, say: Say, complain: Say) -> bool:
-    """Measure all executors that no operator holds; returns whether all succeeded. A failure is reported, and the others follow.
+    """Measure all executors that no operator holds; returns whether all succeeded. A failed one is reported and then left out.
 
     Raises: NoAnswer if the scheduler does not answer.
     """
@@ -38,17 +38,17 @@ async def calibrate(accelerators: Accelerators, rounds: int, say: Say, complain:
     say("steps end first. It may be interrupted at any time: the scheduler continues from its current state.")
     for number in range(1, rounds + 1):
         for one in found:
-            if (one.accelerator, one.executor) not in failed and not await _passed(accelerators, one, f"round {number}", say, complain):
+            if (one.accelerator, one.executor) not in failed and not await _move_all(accelerators, one, f"round {number}", say, complain):
                 failed.add((one.accelerator, one.executor))
     return not failed
 
 
-async def _passed(accelerators: Accelerators, one: ExecutorOf, when: str, say: Say, complain: Say) -> bool:
+async def _move_all(accelerators: Accelerators, one: ExecutorOf, when: str, say: Say, complain: Say) -> bool:
     """Move an executor through all its tiers; returns whether that succeeded. Raises: NoAnswer."""
     where = f"{when}: {one.executor} on {one.accelerator}"
     try:
         for tier in tiers_of(one):
-            say(f"{where}, {tier}: {await _measured(accelerators, one, tier)}")
+            say(f"{where}, {tier}: {await _measure(accelerators, one, tier)}")
     except NoAnswer:
         raise
     except ClientError as error:
@@ -58,17 +58,17 @@ async def _passed(accelerators: Accelerators, one: ExecutorOf, when: str, say: S
 
 
 def tiers_of(one: ExecutorOf) -> list[Tier]:
-    """Tiers in which it may be parked, nearest first."""
+    """Tiers in which an executor may be parked, nearest first."""
     deepest = one.deepest or Tier.DEVICE
     return [tier for tier in Tier if tier.depth <= deepest.depth]
 
 
-async def _measured(accelerators: Accelerators, one: ExecutorOf, tier: Tier) -> str:
-    """Durations of the moves to the tier and back, as text. Raises: ClientError if they failed; the order is then withdrawn."""
+async def _measure(accelerators: Accelerators, one: ExecutorOf, tier: Tier) -> str:
+    """Move an executor to the tier and back; returns the moves' durations as text. Raises: ClientError if a move failed."""
     reached = list[str]()
     for _ in range(ATTEMPTS):
         before = await _moves(accelerators, one)
-        await _woken(accelerators, one, tier)
+        await _order_moves(accelerators, one, tier)
         new = {between: move for between, move in (await _moves(accelerators, one)).items() if move != before.get(between)}
         there, back = new.get((Tier.DEVICE, tier)), new.get((tier, Tier.DEVICE))
         if there is not None and back is not None:
@@ -83,10 +83,10 @@ async def _moves(accelerators: Accelerators, one: ExecutorOf) -> dict[tuple[Tier
     return {(move.from_tier, move.to_tier): move for move in await accelerators.moves() if (move.accelerator, move.executor) == own}
 
 
-async def _woken(accelerators: Accelerators, one: ExecutorOf, tier: Tier) -> None:
-    """Order the moves, and wait until the executor is, or was, awake after them: without work it may be parked again soon.
+async def _order_moves(accelerators: Accelerators, one: ExecutorOf, tier: Tier) -> None:
+    """Order the moves, and wait until the executor has woken after them; without work, it may be parked again by then.
 
-    Raises: ClientError if it cannot wake, or takes too long.
+    Raises: ClientError if the executor cannot wake or takes too long; the order is then withdrawn.
     """
     began_s, before = time.monotonic(), await _now(accelerators, one)
     await accelerators.order(one.pool, "wake", accelerator=one.accelerator, service=one.service, tier=tier)
@@ -106,7 +106,7 @@ async def _woken(accelerators: Accelerators, one: ExecutorOf, tier: Tier) -> Non
 
 
 def _has_failed(now: ExecutorOf, before: ExecutorOf | None) -> bool:
-    """Whether it failed to wake since `before`, or will not be woken now: it can never fit, or its next attempt is later."""
+    """Whether the executor failed to wake since `before`, or will not be woken now: it can never fit, or its next attempt is later."""
     if now.fault is None:
         return False
     is_new = before is None or (now.fault, now.retry_s) != (before.fault, before.retry_s)

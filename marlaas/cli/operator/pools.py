@@ -265,5 +265,5 @@ def _seconds(ms: int | None) -> str:
 
 
 def _shares(one: "SliceOf") -> str:
-    """Tasks charged, with seconds."""
+    """The tasks charged for a slice, each with its seconds."""
     return ", ".join(f"{share.task or 'none'} {share.ms / 1000:.2f} s" for share in one.shares)

@@ -18,7 +18,7 @@ Folder = Annotated[Path, typer.Argument(help="Folder of the saved streams.")]
 
 @app.command()
 def save(folder: Folder, data: Data = DEFAULT_DATA, url: Url = "", keys: Keys = None) -> None:
-    """Save every stream, bucket and blob. While services run, each is consistent by itself; stop them to save all at one moment."""
+    """Save every stream, bucket and blob. Each is consistent by itself; to save all of one moment, stop the services first."""
     from marlaas.tenancy.stored_streams import connected
     from marlaas.tenancy.stored_streams import save as save_all
 

@@ -129,7 +129,7 @@ def set_tenant(
 
 
 def _push(data: Path, url: str, keys: Path | None) -> None:
-    """Put limits of accounts into their tokens, which needs the signing keys."""
+    """Put the limits of tenants' accounts into the accounts' tokens in NATS, for which the signing keys are needed."""
     from marlaas.stack.state_files import StackError
     from marlaas.tenancy.accounts import push_all
 
@@ -213,7 +213,7 @@ def tenant_table(tenants: "Sequence[TenantAccess]", width: int | None = None) ->
 
 
 def limit_table(limits: Mapping[str, Mapping[str, int | None]], width: int | None = None) -> "Table":
-    """`limits`: value, default and use by name, from the event `tenant`."""
+    """One row per limit. `limits`: name → value, default and amount used, as in the event `tenant`."""
     from rich.table import Table
 
     from common.limits import LIMITS

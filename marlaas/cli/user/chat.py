@@ -81,7 +81,7 @@ def chat(  # noqa: PLR0913 - each is an option with a name of its own
 
 
 async def _version_of(door: "HttpDoor", model: str) -> str:
-    """`model`; for a task without a version, its latest version."""
+    """`model`, with the latest version added if it is the id of a task alone."""
     from common.client_api.asking import UnknownHere
     from common.client_api.training.progress import read_status
     from common.spec import TASK_ID_PATTERN

@@ -281,7 +281,8 @@ def replay(
 
 
 def _exec_trainer(module: list[str], data: Path, url: str, pool: str, pools: Path | None) -> NoReturn:
-    """Run with the settings of the pool's own trainer, for identical rounding; with `url`: those given here."""
+    """Replace this process by `module` with the settings of the pool's own trainer, for identical rounding. With `url`, only the settings
+    given here are used."""
     from marlaas.stack.state_files import read_plan
 
     if url:

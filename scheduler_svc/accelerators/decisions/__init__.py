@@ -10,6 +10,6 @@ advice.py        expected savings and slowdown of sharing, from a trace; on whic
 
 `scheduler_svc/accelerators` uses them if the pools file has shared accelerators; `bench/plex` simulates accelerators with them.
 An *executor* is a service process that computes: a pool's sampler or trainer. Its *slice* is its uninterrupted time on the
-accelerator, from the order of the switch to it until the order of the next. A *switch* parks what has to leave the device and wakes the
-next executor.
+accelerator, from the order of the switch to it until the order of the next. The *holder* is the executor whose slice it is. A *switch*
+parks what has to leave the device and wakes the next executor.
 """

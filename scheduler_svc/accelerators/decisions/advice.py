@@ -1,8 +1,8 @@
 """Expected savings and slowdown of sharing accelerators, from a trace of tasks. Pure.
 
-Computes `worth` of one shared accelerator for every pair of pools, and for all pools together, against running each pool alone on it;
-negative if sharing loses. A task's pool is placed on the accelerator with the smallest sum of busy shares. A pool already placed on an
-accelerator needs no further memory there, and on ties that accelerator is chosen: the base model need not be fetched.
+Computes `worth` of one shared accelerator for every pair of pools, and for all pools together, against running each pool alone on it; the
+worth is negative if sharing loses. A task's pool is placed on the accelerator with the smallest sum of busy shares. A pool already placed
+on an accelerator needs no further memory there; on ties that accelerator is chosen, because the base model need not be fetched.
 """
 
 from collections.abc import Collection, Sequence
@@ -32,7 +32,7 @@ class Accelerator:
         return sum(one.busy_share for one in self.jobs)
 
     def has_room_for(self, job: Profile) -> bool:
-        """Whether the job's pool fits the device, all pools fit host memory (as amid a switch), and there is time for its work."""
+        """Whether the job's pool fits the device, all pools together fit host memory (as during a switch), and time is left for the job."""
         in_host = {one.pool: one.host_bytes for one in (*self.jobs, job)}
         fits = job.device_bytes <= self.budget.device_bytes and sum(in_host.values()) <= self.budget.host_bytes
         return fits and (not self.jobs or self.load + job.busy_share <= FULL)
@@ -43,7 +43,7 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class Placement:
-    """Accelerator by job. `waiting`: jobs that fit on none, in their order."""
+    """Accelerator by job. `waiting`: jobs that fit on no accelerator, in the order given."""
 
     accelerators: dict[str, str]
     waiting: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ MAX_PAIRS = 45
 """Maximum number of pairs evaluated: all pairs of ten pools."""
 ORDER_S = 0.02
 """Seconds of a switch beyond its moves (orders, answers and locks) on an idle machine, measured at b1765f0
-(`bench/plex/real/predict.py` in 3d590f0). Several times as long beside other work."""
+(`bench/plex/real/predict.py` in 3d590f0). On a busy machine they take several times as long."""
 MIN_SAVED_PER_SLOWDOWN = 0.05
 """Minimum saved share of accelerator time per added step time: 5 % for twice the step time, 10 % for three times."""
 MAX_VISITS = 32
@@ -101,9 +101,9 @@ class Advice:
     unknown: tuple[str, ...]
     """Pools without an executor in the trace: their switch times are unknown, and counted as 0."""
     together: Shared | None
-    """Sharing by all pools; None for a single pool."""
+    """Worth if all pools share one accelerator; None for a single pool."""
     pairs: tuple[Shared, ...]
-    """Sharing by pairs of pools, the largest savings first."""
+    """Worth if two pools share one accelerator, for pairs of pools, the largest savings first."""
     placement: Placement
 
     @property
@@ -118,8 +118,8 @@ def _pays(found: Worth) -> bool:
 
 
 def advice(trace: Trace, accelerators: Sequence[Accelerator], device_bytes: int | None = None) -> Advice:
-    """Advice from a trace. `accelerators`: where to place the tasks. `device_bytes`: memory of the shared one; None: the largest pool's
-    need.
+    """Advice from a trace. `accelerators`: where to place the tasks. `device_bytes`: memory of the shared accelerator; None: as much as the
+    largest pool needs.
 
     Raises: ValueError for a trace without a step.
     """
@@ -146,7 +146,7 @@ def advice(trace: Trace, accelerators: Sequence[Accelerator], device_bytes: int 
 
 
 def profile_of(task: Task, executors: Sequence[Executor]) -> Profile:
-    """Profile of a task's mean step. Functions that no executor of its pool performs run elsewhere, as on exclusive samplers."""
+    """Profile of a task's mean step. Functions that no executor of its pool performs run elsewhere, such as on exclusive samplers."""
     own = [one for one in executors if one.pool == task.pool]
     there = {function for one in own for function in one.functions} or set(Function)
     steps = tuple(_elsewhere(phases, there) for phases in task.steps)
@@ -167,7 +167,7 @@ def _elsewhere(phases: Sequence[Phase], there: Collection[str]) -> tuple[Phase, 
 
 
 def _visits(phases: Sequence[Phase]) -> int:
-    """Number of visits of a step to the accelerator; the step before it ends with the last phase."""
+    """Number of times that a step begins to use the accelerator; the step before it is assumed to end with the same phase."""
     return sum(
         before == ENVIRONMENT and what != ENVIRONMENT for (before, _), (what, _) in zip((*phases[-1:], *phases), phases, strict=False)
     )

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 ITERATIONS = 60
-"""Maximum iterations of the fixed point."""
+"""Maximum iterations of the fixed-point computation of step times."""
 TOLERANCE = 1e-4
 """Relative change of a step's time below which the iteration has converged."""
 RESIDUAL = 0.5
@@ -210,8 +210,8 @@ class Occupancy:
 def occupancy(trajectories: Sequence[Trajectory], generate_s: float | None = None) -> Occupancy:
     """Occupancy of the accelerator by a step's trajectories, as if their pool had it exclusively.
 
-    `generate_s`: measured seconds with any trajectory being sampled, for trajectories that also waited for other pools; the turn length is
-    then fitted to it. None: turns take the part of `took_s` not spent in the environment.
+    `generate_s`: measured seconds in which at least one trajectory was sampled, to which the turn length is fitted; needed if trajectories
+    also waited for other pools. None: the turns of a trajectory take the part of its `took_s` not spent in the environment.
     """
     seen = _sample(trajectories)
     if not seen:
@@ -238,7 +238,7 @@ def _sample(trajectories: Sequence[Trajectory]) -> Sequence[Trajectory]:
 
 
 def _placed(trajectories: Sequence[tuple[Trajectory, float]]) -> Occupancy:
-    """Occupancy by `trajectories`, each with the seconds of one of its turns."""
+    """Occupancy by trajectories, each paired with the length of its turns in seconds."""
     span_s = max(max(1, one.turns) * turn_s + one.away_s for one, turn_s in trajectories)
     generate_s, visits, until_s = 0.0, 0, -1.0
     for begin_s, end_s in sorted(part for one, turn_s in trajectories for part in _turns(one, turn_s)):

@@ -17,12 +17,12 @@ from scheduler_svc.accelerators.decisions.tiers import Moves, Residents, where_t
 WINDOW_S = 600.0
 """Length of the fairness window in seconds."""
 PRESENT = 0.5
-"""Minimum fraction of its fair part for a tenant to count as having work: of a pool's time there, or of the accelerator's."""
+"""Fraction of its fair part of a pool's or an accelerator's time that a tenant must have received to count as having work."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An executor with ready work that is not the holder, and the switch to it."""
+    """An executor other than the holder that has ready work, and the switch to it."""
 
     demand: Demand
     park_to: tuple[Park, ...]
@@ -49,7 +49,7 @@ class Situation:
     now_s: float
     holding: Holding | None
     holder: Demand | None
-    """None without a holder, and if its executor is no longer among the demands."""
+    """Demand of the executor with the slice; None if no slice is in progress, or the executor is no longer among the demands."""
     candidates: tuple[Candidate, ...]
     """Executors with ready work whose state fits into the budget."""
     rules: Rules
@@ -129,10 +129,10 @@ def _switch_s(next_: Demand, parks: Sequence[Park], residents: Residents, moves:
 def within_share(working: Sequence[Demand], lead_s: float) -> set[str]:
     """Executors that are not ahead of their share of the accelerator: by tenant, then by a tenant's pools.
 
-    `working`: executors with work; those without claims are always within. An executor's time is the mean of its tenants' weighted times,
-    weighted by each tenant's service in its pool, so that a tenant that hardly uses a pool does not represent one that fills it. Within are
-    executors ahead of the least-served by at most `lead_s`; of these, those whose tenants are at most `lead_s` further ahead of their other
-    pools. At least one executor is within.
+    `working`: executors with work; those without claims are always included. An executor's time is the mean of its tenants' weighted times,
+    weighted by each tenant's service in its pool, so that a tenant that hardly uses a pool does not represent one that fills it. First,
+    executors remain whose time exceeds the minimum by at most `lead_s`. Of these, executors remain whose tenants' lead over their other
+    pools exceeds the minimum of such leads by at most `lead_s`. At least one executor remains.
     """
     claims = {one.executor: _Claims.of(one.claims) for one in working if one.claims}
     near = _up_to({name: each.mean([one.virtual_s for one in each.claims]) for name, each in claims.items()}, lead_s)
@@ -201,9 +201,8 @@ class Present:
 def starting_s(own_s: float, others: Sequence[Present]) -> float:
     """Weighted seconds to credit to a newcomer. `own_s`: its seconds within the window.
 
-    With the credit it has as many as the least-served of the others. Others below PRESENT of their fair part are ignored: they lack work,
-    as
-    with slow tools.
+    With the credit, the newcomer has as many seconds as the least-served of the others. Others below PRESENT of their fair part are
+    ignored: they lack work, for example because their tools are slow.
     """
     if not others:
         return 0.0

@@ -3,16 +3,16 @@
 Under every policy an executor that an operator ordered is next. The policy `ratio`, response ratio with switch cost, decides in this order:
 
 1. An executor that has waited for `max_wait_s` is next, longest wait first. A step or scoring pass of the holder finishes before it parks;
-   the order to park is sent while it runs, so that the executor's own watchdog ends one that hangs.
-2. State moved to the device stays for its residency, a multiple of the duration of the switch that moved it, while it has work: until then
-   only executors on the device follow each other.
+   the order to park is sent while it runs, so that the executor's own watchdog ends an operation that hangs.
+2. State moved to the device stays there for its residency while it has work: meanwhile only executors on the device follow each other. The
+   residency is a multiple of the duration of the switch that moved the state.
 3. Of the executors that are not ahead of their share of the accelerator's time, the highest (wait + work) / (work + switch) is next. A
    holder with work keeps the accelerator unless the ratio exceeds its own by the hysteresis. A holder without work is switched away from.
 
 An executor's wait begins when its oldest work is ready and its latest slice is over. Without the second condition an executor with a
-growing backlog would be permanently overdue, and the others' waiting would be unbounded. With it, and since a slice that others wait for
-past `max_wait_s` ends with its operation, no executor with ready work waits longer than `max_wait_s` plus, for each executor, one operation
-and one switch. `fcfs` has no such bound; its slices end with their step only after they have lasted for `max_wait_s`.
+growing backlog would be permanently overdue, and the others' waiting would be unbounded. With it the wait of an executor with ready work is
+bounded by `max_wait_s` plus, for each executor, one operation and one switch: a slice ends with its operation once another executor is
+overdue. The policy `fcfs` has no such bound; its slices end with their step only after they have lasted for `max_wait_s`.
 
 PlexRL (arXiv 2605.20863) names its policy HRRS and does not publish its formula. This one is our own and claims nothing about theirs;
 highest response ratio next is from Brinch Hansen, 1971.
@@ -80,9 +80,8 @@ def park_mode(left: Quantiles | None, held_s: float, slack_s: float, costs: Free
     """How the holder's running work is ended; requests are never aborted.
 
     `left`: time until the running work ends, None if nothing runs. `held_s`: seconds since the holder woke. `slack_s`: seconds until the
-    next
-    executor is overdue, 0 or less once it is. `fcfs` drains to the end. Requests are frozen if they would hold up an overdue executor
-    for longer than `drain` times the cost of freezing, but not before they have run for twice that cost: otherwise they might never finish.
+    next executor is overdue, 0 or less once it is. Under `fcfs` running work finishes. Otherwise requests are frozen if they would delay an
+    overdue executor for longer than `drain` times the cost of freezing. They first run for twice that cost, or they might never finish.
     """
     if left is None:
         return Drain(0.0)
@@ -126,13 +125,13 @@ def _beside_a_working_holder(seen: Situation) -> Decision:
 
 
 def _best(candidates: Sequence[Candidate], seen: Situation) -> Candidate | None:
-    """The candidate with the highest ratio that is not ahead of its share; None if there is none."""
+    """The candidate with the highest ratio among those that are not ahead of their share; None if there is none."""
     fair = [one for one in candidates if one.executor in seen.fair]
     return min(fair, key=lambda one: (-one.ratio(seen.now_s), one.executor), default=None)
 
 
 def _own_ratio(holder: Demand, now_s: float) -> float:
-    """The holder's ratio: without a switch, and with the wait of its oldest work that has not begun."""
+    """The holder's response ratio: its switch costs nothing, and its wait is that of its oldest work that has not begun."""
     wait_s = 0.0 if holder.ready_since_s is None else now_s - holder.ready_since_s
     return (wait_s + holder.work_s) / holder.work_s if holder.work_s > 0 else 1.0
 

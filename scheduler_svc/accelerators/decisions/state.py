@@ -14,7 +14,7 @@ class Reason(StrEnum):
     OVERDUE = "overdue"
     RATIO = "ratio"
     RESIDENT = "resident"
-    """The executor's state is on the device, within its residency."""
+    """The executor's state is on the device, and the residency of the state there has not passed."""
     ORDER = "order"
     """Order of arrival, or an operator's order."""
 
@@ -48,7 +48,7 @@ class Demand:
     executor: str
     pool: str
     function: Function
-    """Function of its oldest ready work; without ready work, of its latest."""
+    """Function of the executor's oldest ready work; if no work is ready, of its latest work."""
     tier: Tier
     device_bytes: int
     """Bytes that the executor needs on the device."""
@@ -68,9 +68,9 @@ class Demand:
 
     @property
     def waiting_since_s(self) -> float:
-        """Start of the present wait: the later of its oldest work becoming ready and the end of its latest slice.
+        """Start of the executor's present wait: when its oldest work became ready or its latest slice ended, whichever is later.
 
-        Infinite without ready work; minus infinity if an operator ordered it.
+        Infinite without ready work; minus infinity if an operator ordered the executor to wake.
         """
         if self.is_ordered:
             return float("-inf")
@@ -85,7 +85,7 @@ class Holding:
     awake_s: float
     """Time at which the executor woke."""
     switch_s: float
-    """Seconds that the switch to it took."""
+    """Seconds that the switch to the executor took."""
     running: Function | None
     """Function of the operation in progress; None if none is."""
     has_started: bool
@@ -93,7 +93,7 @@ class Holding:
     stay_since_s: float
     """End of the latest switch that moved state to the device; later switches between executors on the device do not count."""
     stay_switch_s: float
-    """Seconds that this switch took."""
+    """Seconds that the switch of `stay_since_s` took."""
     left: Quantiles | None = None
     """Time until the running work ends; None if nothing runs."""
 
@@ -140,7 +140,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Park:
-    """An order to move an executor's state off the device, or, with `to_tier` device, to pause it there."""
+    """An order to move an executor's state off the device, or, if `to_tier` is the device, to pause the executor there."""
 
     executor: str
     from_tier: Tier

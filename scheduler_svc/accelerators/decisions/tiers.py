@@ -80,7 +80,7 @@ def measured(durations_s: Mapping[Key, Iterable[float]]) -> dict[Key, Quantiles]
 
 
 def piece_s(measured_s: float | None, function: Function) -> float:
-    """Expected seconds of one operation. `measured_s`: mean measured by its executor, when batched; None before the first."""
+    """Expected seconds of one operation. `measured_s`: the executor's measured mean, in batches; None before the first operation."""
     return max(MIN_S, measured_s) if measured_s else PRIOR_S[function]
 
 
@@ -121,8 +121,8 @@ class Residents:
 
 
 def _ranked_tiers(one: Demand, moves: Moves) -> tuple[Tier, ...]:
-    """Allowed tiers, shortest round trip first. Disk is a last resort even beyond the pool's deepest tier: a wrong setting must not stop
-    others."""
+    """Allowed tiers, shortest round trip first. Disk, even beyond the pool's deepest tier, is a last resort: a pool's wrong setting must
+    not stop other executors."""
     deepest = max(one.deepest, Tier.DISK, key=lambda tier: tier.depth) if one.deepest is not Tier.DEVICE else Tier.DEVICE
     allowed = [tier for tier in Tier if Tier.DEVICE.depth < tier.depth <= deepest.depth]
     return tuple(sorted(allowed, key=lambda tier: (tier.depth > one.deepest.depth, _round_trip_s(one, tier, moves), tier.depth)))

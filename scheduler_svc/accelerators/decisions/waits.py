@@ -6,7 +6,7 @@ from typing import Literal
 from common.pools.memory import GIB
 
 LOWER = {"rollout": "kv_cache_gib (on a GPU gpu_memory_share)", "trainer": "train_tokens"}
-"""Pool setting that most affects its executors' memory, by service."""
+"""Pool setting to lower if an executor does not fit, by service: the one that affects memory most."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Misfit:
 def misfit(
     accelerator: str, service: Literal["rollout", "trainer"], pool: str, device_bytes: int, memory_gib: float | None
 ) -> Misfit | None:
-    """None if the executor fits, or if the pools file gives no budget: executors on a GPU measure its memory themselves."""
+    """The executor's misfit; None if it fits, or the pools file gives no budget: executors on a GPU measure the GPU's memory themselves."""
     if memory_gib is None or device_bytes <= int(memory_gib * GIB):
         return None
     return Misfit(accelerator, service, pool, device_bytes, memory_gib)
@@ -48,7 +48,7 @@ NEVER_S = float("inf")
 
 @dataclass(frozen=True)
 class AcceleratorWait:
-    """Wait of a pool's samplers, or trainers, for a shared accelerator: of the executor expected to wake first."""
+    """Wait of a pool's samplers, or of its trainers, for a shared accelerator: that of the executor expected to wake first."""
 
     accelerator: str
     wake_s: float

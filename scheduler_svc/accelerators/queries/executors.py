@@ -188,7 +188,7 @@ WHERE e.accelerator = :accelerator AND e.id = :id AND e.held = 'wake' AND e.meas
 
 
 async def parked(connection: AsyncConnection, accelerator: str, executor: str, epoch: int) -> None:
-    """Record that a measured executor has parked by an order of `epoch`: only its second wake is left. Call it before `slices.parked`."""
+    """Record that a measured executor has parked by the order of `epoch`, and only has to wake once more. Call before `slices.parked`."""
     await connection.execute(_MEASURED, {"accelerator": accelerator, "id": executor, "epoch": epoch})
 
 

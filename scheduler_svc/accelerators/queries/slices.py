@@ -125,10 +125,9 @@ WHERE s.accelerator = :accelerator AND s.epoch = d.epoch AND d.until > d.ended_a
 
 
 async def extend(connection: AsyncConnection, accelerator: str, executor: str, epoch: int, until_ms: int) -> None:
-    """Extend an ended slice until `until_ms`, when its executor finished its running work: that time is not part of the next slice's
-    switch.
+    """Extend an ended slice until `until_ms`, when its executor finished its running work. `epoch`: of the order to park.
 
-    `epoch`: of the order to park.
+    The extended time is not part of the next slice's switch.
     """
     await connection.execute(_EXTEND, {"accelerator": accelerator, "executor": executor, "epoch": epoch, "until_ms": until_ms})
 
@@ -156,7 +155,7 @@ class EndedSlice:
     """Tasks that it was ordered for; empty if its executor failed to wake, since no task pays for that."""
     held_ms: int
     switch_ms: int
-    """The slice's whole time if its executor never woke."""
+    """Milliseconds of the switch to the slice; all its time if its executor never woke."""
 
 
 _UNBOOKED = text("""
@@ -220,8 +219,7 @@ DELETE FROM slices s USING old WHERE s.accelerator = old.accelerator AND s.epoch
 
 
 async def forget(connection: AsyncConnection, days: int, most: int) -> int:
-    """Delete each accelerator's oldest slices with their shares, if booked and ended more than `days` ago, at most `most`; returns the
-    number.
+    """Delete each accelerator's oldest slices with their shares, if booked and ended over `days` ago; returns the number, at most `most`.
 
     The remaining slices have no gaps, and include each accelerator's newest. The ledger keeps their costs.
     """

@@ -18,11 +18,11 @@ class NewestSlice:
     epoch: int
     function: Function
     expected_s: float
-    """Expected seconds of the switch to it."""
+    """Expected seconds of the switch to the slice."""
     ordered_ms: int
     awake_ms: int | None
     ended_ms: int | None
-    """None while the slice is open."""
+    """End in Unix milliseconds; None while the slice is open."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ExecutorRow:
     needs_room: bool
     held: Hold | None
     measured: Tier | None
-    """Tier in which an executor is parked once it is awake, before it is woken a second time, to measure these moves."""
+    """Tier whose moves are being measured: the executor wakes, parks in this tier, and wakes a second time. None: no measurement."""
     newest: NewestSlice | None
     has_unbooked: bool
     """Whether an ended slice of the executor is not booked yet."""
@@ -55,7 +55,7 @@ class ExecutorRow:
 
     @property
     def function(self) -> Function:
-        """Default function by service."""
+        """Function that the executor's service performs by default: `GENERATE` for rollout, else `TRAIN`."""
         return Function.GENERATE if self.service == "rollout" else Function.TRAIN
 
 
@@ -70,7 +70,7 @@ class AcceleratorState:
     moved_ms: int | None
     """Unix milliseconds at the end of the latest switch that moved state to the device; None before the first."""
     moved_in_ms: int
-    """Duration of that switch in milliseconds."""
+    """Duration of the switch that ended at `moved_ms`, in milliseconds."""
 
     @property
     def holder(self) -> ExecutorRow | None:
@@ -166,7 +166,7 @@ class Payers:
 
 
 async def lock_payers(connection: AsyncConnection, pool: str, ids: Collection[str]) -> Payers:
-    """Lock the tasks among `ids` that belong to the pool until the transaction ends; returns them, and the deleted tasks among `ids`."""
+    """Lock the pool's tasks among `ids` until the transaction ends; returns these tasks, and the deleted tasks among `ids`."""
     present = {row.id: row.tenant for row in (await connection.execute(_PAYERS, {"pool": pool, "ids": sorted(ids)})).all()}
     missing = sorted(set(ids) - set(present))
     rows = (await connection.execute(_FORMER, {"ids": missing})).all() if missing else []
@@ -203,7 +203,7 @@ class Booked:
 
     accelerator: str
     tenant: str | None
-    """None: time of slices that are not booked yet, including the one in progress."""
+    """Tenant to which the time is booked; None: time of slices that are not booked yet, including the one in progress."""
     pool: str
     ms: int
 

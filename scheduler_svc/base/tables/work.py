@@ -97,7 +97,7 @@ def allowance_of(columns: Any) -> sa.ColumnElement[int]:
 
 
 MAY_ADMIT = (tasks.c.state == sa.literal_column("'running'")) & (allowance_of(tasks.c) > sa.literal_column("0"))
-"""Condition written as the partial index has it, so that PostgreSQL uses the index."""
+"""Condition that a task may admit groups; its text is that of the partial index, so that PostgreSQL uses the index."""
 sa.Index("ix_tasks_may_admit", tasks.c.tenant, tasks.c.priority.desc(), tasks.c.virtual_time, tasks.c.id, postgresql_where=MAY_ADMIT)
 
 evaluations = sa.Table(

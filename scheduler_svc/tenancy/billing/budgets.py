@@ -1,8 +1,8 @@
 """Budgets: jobs that set them, spending in the current period, the worst case of work in flight, and answers to asks.
 
-A budget applies from the next admission. A tenant's payments are the sum of its tasks' totals, which triggers keep, of deleted tasks,
-of its packages' bytes, and of served tokens. A budget's row stores that sum as of the start of its period, so that only the query that
-begins a period reads the ledger.
+A budget applies from the next admission. A tenant's payments are the sum of those for its tasks, its deleted tasks, its packages' bytes,
+and served tokens; triggers keep the totals of tasks. A budget's row stores that sum as of the start of its period, so that only the query
+that begins a period reads the ledger.
 """
 
 from collections.abc import Collection, Mapping
@@ -129,7 +129,7 @@ class Standings:
 
     @property
     def purses(self) -> dict[str, Purse]:
-        """Purse by tenant."""
+        """Budgets and prices by tenant, for tenants with a budget."""
         by_tenant: dict[str, list[Budget]] = {}
         for one in self.found:
             by_tenant.setdefault(one.tenant, []).append(one)

@@ -1,4 +1,4 @@
-"""Handles reports of served requests: each is booked once, to its tenant's day, at the current price, and charged to its share.
+"""Handles reports of served requests: each is booked once, to its tenant's day, at the current price, and charged to the tenant's share.
 
 No task row changes: tasks' limits are about training, and admission, which locks tasks, does not wait for requests.
 """
@@ -26,7 +26,7 @@ KEPT_DAYS = 7
 
 
 class Usage(NamedTuple):
-    """Tokens to add to one tenant's day, ordered by the table's key."""
+    """Tokens to add to one tenant's day. The fields are in the order of the table's key."""
 
     tenant: str
     pool: str

@@ -98,7 +98,7 @@ class Purse:
         return budget, f"budget: {_text(budget.amount)} {of_what}; {used}, and the next group needs at most {_text(needed)}"
 
     def after(self, pool: str, group: GroupBound, *, evaluates: bool) -> "Purse":
-        """The purse after such a group is opened."""
+        """The purse after a group within the bound is opened."""
         prices = self.prices.get(pool, NO_PRICES)
         reserved = [replace(one, reserved=one.reserved + one.cost(group, prices, evaluates=evaluates)) for one in self.budgets]
         return replace(self, budgets=reserved)
@@ -119,9 +119,8 @@ NOT_OF_THE_TASK = frozenset({"failed", "deadline", "stale"})
 def payer_of_void(reason: str, environment: str) -> Payer:
     """Payer of a void group of a task with this environment.
 
-    Failures of an operator's environment (an installed entry point) are at the operator's expense, as are those of services. A tenant pays
-    for
-    failures of its own code (`module:attribute`), for groups of equal rewards, and for work that it cancels.
+    The operator bears the cost of failures of services and of its own environments (installed entry points). A tenant pays for failures of
+    its own code (`module:attribute`), for groups of equal rewards, and for work that it cancels.
     """
     is_own = ":" in environment
     return "tenant" if is_own or reason not in NOT_OF_THE_TASK else "nobody"

@@ -21,11 +21,10 @@ class Expiry:
 
 
 def expiry(days: Mapping[str, int], ended_s: float, announced: Mapping[str, float], expired: Collection[str], now_s: float) -> Expiry:
-    """Announced and due kinds of a task's data. `days`: by kind, from the task's end; 0 keeps it. Times are Unix seconds.
+    """Announced and due kinds of a task's data. `days`: by kind, from the task's end; 0: kept forever. Times are Unix seconds.
 
-    A kind is announced LEAD_S before its last day ends, or immediately if the days were reduced later, and deleted at least LEAD_S after
-    the
-    announcement. Raising the days withdraws an announcement.
+    A kind is announced LEAD_S before its last day ends, or immediately if the days were reduced later. It is deleted at least LEAD_S after
+    the announcement. Raising the days withdraws an announcement.
     """
     ends = {kind: ended_s + days[kind] * DAY_S for kind in KINDS if days[kind] > 0 and kind not in expired}
     standing = {kind: announced.get(kind, now_s) for kind, end_s in ends.items() if now_s >= end_s - LEAD_S}

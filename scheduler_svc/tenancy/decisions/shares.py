@@ -22,7 +22,7 @@ class Load:
         return self.sequences <= capacity.sequences and self.tokens <= capacity.kv_tokens
 
     def share_of(self, capacity: "Capacity") -> float:
-        """The larger of its shares of sequences and of KV-cache tokens. `capacity` must be of a pool with a live replica."""
+        """The larger of the load's shares of sequences and of KV-cache tokens. `capacity` must be of a pool with a live replica."""
         return max(self.sequences / capacity.sequences, self.tokens / capacity.kv_tokens if capacity.kv_tokens else 0.0)
 
 

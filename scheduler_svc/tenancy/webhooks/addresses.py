@@ -83,7 +83,7 @@ def parse_url(url: str, policy: Policy) -> SplitResult:
 
 
 def literal_of(host: str) -> Address | None:
-    """Address in place of a host name, in its usual form (four decimal numbers, or IPv6 without a zone); None for a name."""
+    """Address that `host` is, if in its usual form (four decimal numbers, or IPv6 without a zone); None if `host` is a name."""
     try:
         return None if "%" in host else ipaddress.ip_address(host)
     except ValueError:

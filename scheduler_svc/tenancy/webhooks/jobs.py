@@ -1,6 +1,6 @@
 """Handles jobs on webhooks, URLs of a tenant that receive ends of tasks and budget events, and answers asks about them.
 
-Answers to jobs never contain the URL or the secret: members receive events, and only owners may see these.
+Answers to jobs never contain the URL or the secret: answers are events, which members receive, and only owners may see URL and secret.
 """
 
 import structlog

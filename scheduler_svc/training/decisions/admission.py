@@ -55,7 +55,7 @@ class MinShares:
         return self._in_flight.tasks.get((tenant, task), Load()).share_of(self._capacity) < self._of_each_task[tenant]
 
     def room_for(self, tasks: Iterable[TaskShare]) -> int:
-        """Maximum number of groups that fit, by the smallest of `tasks`; at least 1."""
+        """Maximum number of groups that fit the pool, by the smallest group size of `tasks`; at least 1."""
         room = self._capacity.sequences - self._in_flight.total.sequences
         return max(1, int(room // min((task.group_size for task in tasks), default=1)))
 
@@ -140,8 +140,8 @@ class AdmissionDecision:
 
     @property
     def has_left_out(self) -> bool:
-        """Whether the candidates may be incomplete: tasks of full pools or of tenants at a limit may have displaced others from the query's
-        limit."""
+        """Whether the candidates may be incomplete: tasks of full pools, or of tenants at a limit, may have filled the query's limit, so
+        that it cut off others."""
         return bool(self.full_pools or self.limited_tenants or self.limited_places)
 
     def leaves_out(self, task: TaskShare) -> bool:

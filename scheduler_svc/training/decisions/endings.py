@@ -89,7 +89,7 @@ def reason_to_fail(spec: TaskSpec, in_a_row: int, latest: Failures) -> str | Non
 
 
 WINDOW = 3
-"""Steps that must all show a sign, and initial steps as a baseline: a single unusual batch is no sign.
+"""Number of steps that must all show a sign, and of initial steps that are the baseline: a single unusual batch is no sign.
 For skipped updates a single step suffices."""
 ENTROPY_SHARE = 0.05
 """Fraction of a policy's initial entropy below which it has collapsed; a task that learns well keeps a tenth or more."""
@@ -131,7 +131,7 @@ class Stall:
 
     seconds: float
     is_accepted: bool
-    """Whether the task's environment has been checked."""
+    """Whether the task is accepted: its environment has been checked."""
     pool: str
     environment: str
     family: str | None
@@ -139,7 +139,7 @@ class Stall:
     is_training: bool
     is_evaluating: bool
     parked_s: float | None = None
-    """Wall-clock seconds without progress if the pool is parked and the pool's own clock is not past `NO_PROGRESS_S`; None otherwise."""
+    """Wall-clock seconds without progress, if the pool is parked and not yet past `NO_PROGRESS_S` on its own clock; None otherwise."""
 
 
 def warnings_of_steps(first: Sequence[StepMetrics], latest: Sequence[StepMetrics]) -> dict[TaskWarning, str]:
@@ -191,7 +191,7 @@ def no_progress(stall: Stall, alive: Mapping[str, int]) -> str:
 
 
 def parked(pool: str, parked_s: float, wakes_in_s: float | None) -> str:
-    """Text of the parked warning. `wakes_in_s`: expected seconds until the pool's sampler wakes; None if it will not by itself."""
+    """Text of the parked warning. `wakes_in_s`: expected seconds until the pool's sampler wakes; None if none wakes by itself."""
     expected = "" if wakes_in_s is None else f", about {wakes_in_s:.0f} s"
     return (
         f"no attempt was scored and no step taken for {parked_s / 60:.0f} min; pool '{pool}' waits for its accelerator{expected}. "

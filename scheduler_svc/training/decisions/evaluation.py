@@ -135,7 +135,7 @@ def gain_of(result: Result, before: Result, protocol: Protocol) -> Difference | 
 def standing_after(standing: BestSoFar | None, version: int, gain: Difference | None, *, by_mean: bool) -> BestSoFar:
     """`standing` updated with the evaluation of `version`.
 
-    `gain`: difference to the best version; without it, or without an interval when the lower bound decides, `standing` is returned
+    `gain`: difference to the best version. If it is None, or has no interval although the lower bound decides, `standing` is returned
     unchanged.
     """
     if standing is None:

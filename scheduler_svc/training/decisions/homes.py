@@ -1,4 +1,4 @@
-"""Assignment of keys to home replicas within a pool. Pure.
+"""Assignment of keys (tasks, groups or prefixes) to home replicas within a pool. Pure.
 
 first  a key without a home gets the least-loaded replica
 lost   a key whose home cannot serve it gets the least-loaded replica

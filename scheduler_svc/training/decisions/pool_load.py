@@ -19,7 +19,7 @@ from common.messages import PoolClock
 from scheduler_svc.tenancy.decisions.shares import Capacity
 
 StableFor = Callable[[str], float]
-"""Seconds since the last disturbance, on the clock of a pool given by name."""
+"""Pool name → seconds since the last disturbance, on the pool's clock."""
 PARKED_FACTOR = 1.0
 """Limit of a parked pool's work in flight, as a multiple of its samplers' concurrent sequences."""
 
@@ -47,7 +47,7 @@ class PoolTimes:
 
 
 def capacities(decoded: Mapping[str, Capacity], factor: Callable[[str], float], parked: frozenset[str]) -> dict[str, Capacity]:
-    """Capacity for in-flight work by pool. `decoded`: what its samplers decode concurrently; `factor`: its oversubscription while awake."""
+    """Capacity for in-flight work by pool. `decoded`: what its samplers decode concurrently. `factor`: oversubscription while awake."""
     return {pool: whole.times(min(factor(pool), PARKED_FACTOR) if pool in parked else factor(pool)) for pool, whole in decoded.items()}
 
 

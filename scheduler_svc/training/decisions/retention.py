@@ -43,7 +43,7 @@ class RetentionWindow:
             yield from range(max(1, self.at - reach - REEXAMINED_VERSIONS), self.at - reach + 1)
 
     def with_recomputed(self, passed: set[int], since: Mapping[int, int]) -> set[int]:
-        """`passed`, plus the versions from which checkpoints in `passed` without a stored state are recomputed."""
+        """`passed`, and the versions from which those in `passed` are recomputed whose checkpoints have no stored state."""
         return passed.union(*(range(max(1, since[version]), version) for version in passed & since.keys()))
 
     @property
@@ -52,7 +52,7 @@ class RetentionWindow:
         return self.held | {self.at - self.spec.keep.checkpoints + 1}
 
     def _is_chosen(self, version: int) -> bool:
-        """Whether the version's own checkpoint is kept."""
+        """Whether the spec's section `keep`, or `held`, keeps the version's own checkpoint."""
         keep = self.spec.keep
         return version > self.at - keep.checkpoints or (keep.every > 0 and version % keep.every == 0) or version in self.held
 

@@ -98,9 +98,9 @@ class Places:
     own: int
     """Sequences of this task."""
     siblings: int
-    """Sequences of its tenant's other tasks in the pool."""
+    """Sequences of the other tasks of this task's tenant in the pool."""
     tenant: int
-    """Sequences of its tenant over all pools."""
+    """Sequences of this task's tenant over all pools."""
     in_pool: Load = NOTHING
     """Work of the task's tenant in the pool."""
 
@@ -158,13 +158,13 @@ class WaitingTask:
     timeout_s: float
     """Maximum seconds that a group may take."""
     queue: TrainerQueue | None
-    """None while no step of the task is at the trainers."""
+    """Queue in which the task's step is; None while no step of the task is at the trainers."""
     over_budget: OverBudget | None = None
-    """None unless a budget has paused it."""
+    """Budget that has paused the task; None if none has."""
     sampler_waits: AcceleratorWait | None = None
-    """None if a sampler of its pool is awake."""
+    """Wait of its pool's samplers for an accelerator; None if one is awake."""
     trainer_waits: AcceleratorWait | None = None
-    """None if a trainer of its pool is awake."""
+    """Wait of its pool's trainers for an accelerator; None if one is awake."""
     checks: int | None = None
     """Environment checks in progress for the tenant's tasks, if they are at the maximum and the task's own is not among them; else None."""
 

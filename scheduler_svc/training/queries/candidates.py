@@ -181,7 +181,7 @@ _EVALUATION_CANDIDATES = Statement(
 
 
 async def evaluation_candidates(connection: AsyncConnection, pools: Collection[str], *, limit: int, but: LeftOut = NOTHING) -> Candidates:
-    """Candidates for evaluation groups: up to `limit` running tasks with planned groups, all of one size per task (its next protocol)."""
+    """Candidates for evaluation groups: up to `limit` running tasks. A task's groups are those of its next protocol, so of one size."""
     found_rows = await _EVALUATION_CANDIDATES.run(connection, {"pools": sorted(pools), "limit": limit, **but.parameters()})
     found = _candidates(found_rows)
     for row, task in zip(found_rows, found.tasks, strict=True):

@@ -1,4 +1,4 @@
-"""Queries on deadlines: overdue groups, time spent of the deadline, and pool clocks."""
+"""Queries on deadlines: overdue groups, the share of the time until the deadline that is spent, and pool clocks."""
 
 from sqlalchemy import Double, func, literal_column, not_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -35,7 +35,7 @@ async def overdue_groups(connection: AsyncConnection, now_s: float, of_task: str
     """Open groups in training, of `of_task` or of all tasks, that are past their deadlines by both NATS's clock (`now_s`) and PostgreSQL's.
 
     Time for which the group's pool was parked is subtracted from both. Both clocks must agree, so that one clock that jumps ahead makes no
-    group overdue. A clock that was set back always agrees, so that the other one decides.
+    group overdue. A clock that was set back counts as agreeing, so that the other clock decides.
     """
     if of_task is None:
         found = await _OVERDUE.run(connection, {"now_s": now_s})

@@ -19,7 +19,7 @@ from scheduler_svc.training.queries.groups import NewGroup, members_of
 EvaluationKey = tuple[str, int, str]
 """(task, version, protocol)"""
 _NOT_OVER = and_(not_(IN_TRAINING), in_state(groups.c.state, GroupState.PLANNED, GroupState.OPEN))
-"""Condition written as the partial index has it, so that PostgreSQL uses the index."""
+"""Condition that an evaluation group is planned or open; its text is that of the partial index, so that PostgreSQL uses the index."""
 _MEMBERS = and_(trajectories.c.task == groups.c.task, trajectories.c.group == groups.c.number)
 """Join condition of groups and their members."""
 

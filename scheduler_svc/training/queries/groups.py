@@ -66,7 +66,7 @@ class DecidedGroup:
 
     group: EndedGroup
     failure: str | None
-    """Failure of one failed member (the smallest detail); None if no member failed, or in evaluations."""
+    """Failure of a failed member, the first in text order; None if no member failed, and in evaluations."""
 
 
 _new = Rows(
@@ -91,7 +91,7 @@ _written = (
 
 
 def members_of(opened: CTE) -> Insert:
-    """Insert of open members for the groups in `opened`; existing members stay."""
+    """Statement that inserts open members of the groups in `opened`; existing members stay."""
     member = {
         "task": opened.c.task,
         "group": opened.c.number,
@@ -163,7 +163,7 @@ _REFILLS = Statement(
 
 
 async def refills_by_version(connection: AsyncConnection, versions: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """Number of groups voided for equal rewards, by (task, sampling version)."""
+    """Number of refilled groups, which are void because of equal rewards, by (task, sampling version)."""
     found = await _REFILLS.run(connection, keys(versions))
     return {(row.task, row.version): row.refills for row in found}
 
@@ -213,7 +213,7 @@ _MISSING = delete(trajectories).where(
 
 
 async def end_groups(connection: AsyncConnection, found: Collection[GroupKey], detail: str = "") -> list[EndedGroup]:
-    """End planned and open evaluation groups among `found`. With a `detail`, their open members are deleted: these attempts are missing."""
+    """End planned and open evaluation groups among `found`. With a `detail`, open members are deleted, and so count as missing attempts."""
     rows = (await connection.execute(_ENDED, {**keys(found), "with_detail": detail})).all() if found else []
     if rows and detail:
         await connection.execute(_MISSING, keys([(row.task, row.number) for row in rows]))

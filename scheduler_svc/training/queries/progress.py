@@ -68,7 +68,7 @@ def latest_trained_at(task: ColumnElement[str]) -> ColumnElement[list[datetime]]
 
 
 def end_of_task(state: str, trained_at: Sequence[datetime], steps_left: int) -> float | None:
-    """`TaskStatus.expected_end_s`, from `latest_trained_at`; None unless the task is running."""
+    """Expected end as in `TaskStatus.expected_end_s`. `trained_at`: as in `latest_trained_at`. None unless the task is running."""
     return expected_end_s([one.timestamp() for one in reversed(trained_at)], steps_left) if state == TaskState.RUNNING else None
 
 

@@ -42,7 +42,7 @@ class SentStep:
     version: int
     """Version that the step trains from."""
     digest: str
-    """`TrainBatch.digest`."""
+    """Digest of the batch that was sent (`TrainBatch.digest`)."""
 
     def is_made_by(self, updated: WeightUpdated) -> bool:
         """Whether `updated` announces the version that this step produces."""
@@ -259,7 +259,7 @@ _MEASURED = Statement(union_all(_window(True), _window(False)))
 async def measured_steps(
     connection: AsyncConnection, ids: Collection[str], most: int
 ) -> dict[str, tuple[list[StepMetrics], list[StepMetrics]]]:
-    """Metrics for warnings, by task: of its first and of its latest trained steps, at most `most` each, in order."""
+    """Metrics for warnings, by task: those of the first `most` and of the latest `most` trained steps, both in order."""
     found = {task: (list[StepMetrics](), list[StepMetrics]()) for task in ids}
     for task, is_first, *metrics in await _MEASURED.run(connection, _measured_of.of([*zip(ids)]) | {"most": most}):
         first, latest = found[task]
@@ -278,7 +278,7 @@ async def void_steps(connection: AsyncConnection, task: str) -> None:
 
 
 async def withdraw_steps(connection: AsyncConnection, task: str) -> None:
-    """Delete steps at the trainer, so that their version gets a new batch; the steps' groups must be void."""
+    """Delete the task's steps at the trainer, so that its version gets a new batch; the steps' groups must be void."""
     taken_back = (
         delete(steps).where(steps.c.task == task, in_state(steps.c.state, StepState.BATCHED)).returning(steps.c.version).cte("taken_back")
     )

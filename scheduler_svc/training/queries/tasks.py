@@ -63,7 +63,7 @@ class Task:
     warnings: dict[str, str]
     """Active warnings: sentences by name (`training/decisions/endings.py`)."""
     start: AdapterRef | None
-    """Adapter of version 0 after a warm start."""
+    """Adapter of version 0 after a warm start; None without one."""
     package: BlobRef | None
     """Package of the task's environment; None for an environment of the operator."""
     expired: frozenset[str]
@@ -72,7 +72,7 @@ class Task:
     checkpoint: BlobRef | None
     submitted_at: datetime
     accepted_at: datetime | None
-    """None until the task first runs."""
+    """Time at which the task first ran; None before."""
     homes: Mapping[str, Home]
     """Home by service; empty before the first is chosen, and in pools without several named replicas."""
 
@@ -185,7 +185,7 @@ async def tenants_of(connection: AsyncConnection, ids: Collection[str]) -> dict[
 
 
 async def ended_after(connection: AsyncConnection, moment: datetime, *, most: int) -> dict[str, datetime]:
-    """End times by task, of the first `most` tasks that ended after `moment`, and of all that ended together with the last of them."""
+    """End times by task, of the first `most` tasks that ended after `moment`, and of others that ended at the same time as the last."""
     latest = select(tasks.c.ended_at).where(tasks.c.ended_at > moment).order_by(tasks.c.ended_at).limit(most).subquery()
     until = select(func.max(latest.c.ended_at)).scalar_subquery()
     statement = select(tasks.c.id, tasks.c.ended_at).where(tasks.c.ended_at > moment, tasks.c.ended_at <= until)
@@ -231,7 +231,7 @@ _SUBMITTED = in_state(tasks.c.state, TaskState.SUBMITTED)
 
 
 async def tasks_waiting_for_an_environment(connection: AsyncConnection, *, most: int) -> set[str]:
-    """Submitted tasks for which to request an environment check: up to `most` per tenant and environment, minus checks in progress."""
+    """Submitted tasks for which to request an environment check: up to `most`, less those in progress, per tenant and environment."""
     place = func.row_number().over(
         partition_by=(tasks.c.tenant, tasks.c.spec["environment"]["name"].astext),
         order_by=(tasks.c.family.is_(None), tasks.c.submitted_at, tasks.c.id),

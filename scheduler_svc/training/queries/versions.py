@@ -67,7 +67,7 @@ def _thinned(statement: Select[Any], task: str, every: int) -> Select[Any]:
 
 
 async def _groups_of(connection: AsyncConnection, task: str, versions: Sequence[int]) -> dict[int, list[int]]:
-    """Group numbers by the version that their step trains from."""
+    """Numbers of the groups in the steps that train from `versions`, by version."""
     statement = (
         select(groups.c.step, func.array_agg(groups.c.number).label("numbers"))
         .where(groups.c.task == task, groups.c.step.in_(versions), in_state(groups.c.state, GroupState.BATCHED, GroupState.TRAINED))

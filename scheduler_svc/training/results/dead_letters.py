@@ -66,7 +66,7 @@ async def record_dead_letter(connection: AsyncConnection, sequence: int, task: s
 
 
 async def mark_resent(connection: AsyncConnection, sequence: int, by: int) -> bool:
-    """Record that the job `by` resends a dead letter; False if it was already resent by that job, or is unknown."""
+    """Record that the job `by` resends a dead letter; False if that job has already resent it, or there is no such letter."""
     statement = (
         update(dead_letters)
         .where(dead_letters.c.sequence == sequence, dead_letters.c.resent_by.is_distinct_from(by))
@@ -108,7 +108,7 @@ async def message_failed(tx: Transaction, delivery: Delivery) -> None:
 
 
 def concerns_dead_letter(delivery: Delivery) -> bool:
-    """Whether the dead letter reports another dead letter that could not be recorded; it is not recorded either."""
+    """Whether this dead letter reports that another one could not be recorded. This one is then not recorded either."""
     return delivery.subject.startswith(SELF_STAGE_PREFIX) and delivery.read(DeadLetter).subject.startswith("failed.")
 
 
@@ -127,9 +127,9 @@ async def _settle(tx: Transaction, task: Task, letter: DeadLetter) -> None:
 
 
 def _is_waited_for(letter: DeadLetter, task: Task) -> bool:
-    """Whether the task cannot continue without the message; undecodable and repeated messages do not count.
+    """Whether the task waits for the letter's message, and cannot continue without it; False for undecodable and repeated messages.
 
-    A message of an unknown kind may be a newer version's, so it counts.
+    True for a message of an unknown kind, since a newer version may have sent it.
     """
     model = CheckEnvironment if letter.stage == "check" else TrainBatch
     if letter.headers.get(KIND_HEADER, model.kind) != model.kind:
@@ -167,7 +167,7 @@ class ResendRequest:
     """Sequence of the requesting job in its stream."""
     sender: Actor
     stored: Delivery | None = None
-    """Dead letter as stored; None if it has expired or cannot be decoded, as are `task` and `letter`."""
+    """Dead letter as stored. If it has expired or cannot be decoded, it is None, and so are `task` and `letter`."""
     task: str | None = None
     letter: DeadLetter | None = None
     body: bytes | None = None

@@ -82,8 +82,8 @@ def _mean_tokens(ended: Sequence[EndedGroup]) -> dict[str, float]:
 async def void_overdue(tx: Transaction, task_id: str, policy: SchedulingPolicy, now_s: float, *, stable_for_s: StableFor) -> None:
     """Void a task's open groups past their deadlines, even if a replica still works on them. `now_s`: NATS's clock.
 
-    The overdue groups are not counted as the task's failures if the pool's last disturbance, `stable_for_s` ago, is more recent than the
-    groups' timeout (`upkeep/stalls.py`).
+    `stable_for_s`: seconds since the last disturbance, by pool (`upkeep/stalls.py`). If the disturbance is more recent than the
+    groups' timeout, the overdue groups do not count as the task's failures.
     """
     by_id = {task.id: task for task in await tasks.lock_tasks(tx.connection, [task_id])}
     overdue = await deadlines.overdue_groups(tx.connection, now_s, task_id)
@@ -96,8 +96,8 @@ async def void_overdue(tx: Transaction, task_id: str, policy: SchedulingPolicy, 
 async def refillable_groups(connection: AsyncConnection, by_id: dict[str, Task], complete: Sequence[DecidedGroup]) -> list[GroupKey]:
     """Complete groups to refill: groups whose members' rewards are equal after shaping.
 
-    Each version may refill `max_refills` groups. Further groups are trained unchanged, so that a task that always succeeds, or
-    always fails, still ends.
+    At most `max_refills` groups of a sampling version are refilled. Further groups are trained unchanged, so that a task that always
+    succeeds, or always fails, still ends.
     """
     asked = [found for found in complete if by_id[found.group.task].spec.algorithm.max_refills]
     if not asked:

@@ -44,7 +44,7 @@ async def delete_ended(tx: Transaction, task: str, by: int) -> bool:
 
 
 async def lock_with_source(connection: AsyncConnection, task: str) -> None:
-    """Lock the task, and the task that it started from, so that no other task starts to rely on its hold on that adapter."""
+    """Lock the task and its source, the task that it started from: no task then begins to rely on its hold on the source's adapter."""
     found = await tasks.find_task(connection, task)
     source = found.spec.start.task if found else None
     await tasks.lock_tasks(connection, [task] if source is None else [task, source])

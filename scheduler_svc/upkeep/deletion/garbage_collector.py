@@ -114,7 +114,7 @@ class GarbageCollector:
     async def _settled(self) -> int:
         """Stream sequence up to which all scored messages are settled; 0 if unknown.
 
-        A message older than a settled one may be unsettled: another replica may be processing it, or may have died with it.
+        A message older than a settled one may be unsettled: another replica may be processing it, or may have died while processing it.
         """
         try:
             return await self._bus.streams.acknowledged(streams.SCHEDULER_SCORED)
@@ -130,7 +130,8 @@ class GarbageCollector:
     async def erase_deleted(self) -> None:
         """Erase deleted tasks' data from NATS and its files, with an event per task. Raises: Retry if a store is unavailable.
 
-        Messages are overwritten; consumed messages of work queues, and replaced statuses, are freed with their files, once for all tasks.
+        Stored messages are overwritten. Messages that work queues consumed, and replaced statuses, disappear with their files, which are
+        freed once for all tasks.
         """
         await self._database.check_schema()
         async with self._database.transaction() as tx:
@@ -179,7 +180,7 @@ class GarbageCollector:
             log.info("blob_swept", blob=name)
         await self.delete_blobs(surplus)
         await self._blobs.forget_deleted()
-        await self._recount()
+        await self._forget_unneeded()
         self._deleted.set()
 
     async def surplus(self, tenant: str | None = None) -> list[StoredBlob]:
@@ -201,8 +202,8 @@ class GarbageCollector:
                 by_task[name["task"]].append(blob)
         return by_task
 
-    async def _recount(self) -> None:
-        """Remove rows of superseded blobs: a crash may have separated a deletion from its row."""
+    async def _forget_unneeded(self) -> None:
+        """Delete the rows of unneeded blobs: a crash may have come between the deletion of a blob and that of its row."""
         async with self._database.transaction() as tx:
             counted = await stored_blobs.tasks_with_blobs(tx.connection)
         for task in counted:
@@ -212,8 +213,7 @@ class GarbageCollector:
                 await stored_blobs.forget_others(tx.connection, task, list(needed.kept) if needed else [])
 
     async def _sweep_messages(self) -> None:
-        """Purge messages of tasks that have ended or are unknown, and erase reports about deleted tasks, which services may have published
-        late.
+        """Purge messages of ended and unknown tasks; erase reports about deleted tasks, which services may have published late.
 
         A task is inserted before its first message, so an unknown task's messages are obsolete.
         """

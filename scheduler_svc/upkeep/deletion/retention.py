@@ -25,7 +25,7 @@ from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
 
 @dataclass(frozen=True)
 class EndedTask:
-    """An ended task whose tenant has retention days, or with announced deletions."""
+    """An ended task that has announced deletions, or whose tenant has retention days."""
 
     id: str
     tenant: str

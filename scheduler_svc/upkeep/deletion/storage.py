@@ -8,7 +8,7 @@ A blob of version v of a task is needed if
 - the task is live and v is its next version: the step's announcement may be in flight.
 
 A superseded blob stays superseded: a new task can only start from an adapter that its source keeps, an alias can only name such a version,
-and both lock the source. A task's deletion locks it too (`upkeep/deletion/deletion.py`): no other can start from it at that moment.
+and both lock the source. A task's deletion locks the source too (`upkeep/deletion/deletion.py`): no other task can start from it meanwhile.
 
 The store alarm is an event to every live task before the store is full, and another when there is room. A full store refuses only adapters
 and checkpoints (`MARLAAS_NATS_BLOBS_BYTES`): trainers hold their steps, and resume by themselves. Messages still pass, so `marlaas prune`
@@ -156,7 +156,7 @@ def version_of(name: str) -> int:
 
 
 CLEARED_BELOW = 0.9
-"""Multiple of the threshold below which the alarm is cleared: a single threshold would toggle the alarm with each step."""
+"""Fraction of the threshold below which the alarm is cleared: a single threshold would toggle the alarm with each step."""
 
 
 def is_alarming(usage: StoreUsage, *, threshold: float, next_bytes: int, raised: bool) -> bool:

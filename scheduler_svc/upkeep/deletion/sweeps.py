@@ -1,8 +1,8 @@
 """Sweeps of obsolete entries in NATS: statuses, HTTP keys, requests to versions.
 
 The key-value bucket `tasks` is bounded in bytes: when it is nearly full, statuses of the tasks that ended first are removed.
-`ask.<tenant>.status` and `tasks` answer from PostgreSQL, also for these tasks. A service that starts later treats them as live, but
-gets no messages about them. A full bucket refuses new tasks' statuses; the outbox then waits, and no message is lost.
+`ask.<tenant>.status` and `tasks` answer from PostgreSQL, also for these tasks. A service that starts later treats these tasks as live,
+but gets no messages about them. A full bucket refuses new tasks' statuses; the outbox then waits, and no message is lost.
 Requests (`prompts.serve`) outlive their task's end, but neither its deletion nor their own deadline.
 """
 
@@ -23,7 +23,7 @@ from scheduler_svc.training.queries import tasks
 FULL_SHARE = 0.8
 """Fill level at which removal of statuses starts."""
 ROOM_SHARE = 0.6
-"""Fill level at which it stops."""
+"""Fill level at which removal of statuses stops."""
 STATUSES_BATCH = 500
 STATUSES_KEY = "statuses"
 """Entry in the bucket `history` that records which statuses may be missing."""

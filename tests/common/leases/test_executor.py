@@ -7,10 +7,11 @@ import pytest
 
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.errors import Fatal
-from common.leases import Identity, Reading, budget_bytes, leased_executor, placed
+from common.leases import Identity, Reading, budget_bytes, driver_memory, leased_executor, placed
 from common.leases.locks import holders
 from common.streams import trainer_batches
 from tests.support.leases.executables import Paper
+from tests.support.nvidia import stand_in
 from tests.support.waiting import at_work, eventually
 
 POOLS = """
@@ -44,6 +45,23 @@ async def test_executor_is_made_of_what_was_read_at_its_start(bus: Bus, pools_fi
     assert executor.busy["awake"] == 0
     assert budget_bytes(place.accelerator) == 2**29
     assert locks.take_compute() and holders(folder / "a").computing
+
+
+@pytest.mark.parametrize(("visible", "free"), [(None, 1), ("3", 3), ("3,1", 3), ("GPU-4", 4)])
+def test_memory_is_that_of_the_gpu_on_which_the_process_computes(
+    visible: str | None, free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`cuda:1` counts those that the operator allowed; a stack gives each process its own."""
+    stand_in(tmp_path, monkeypatch, gpus="")
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert driver_memory("cuda:1").free_bytes == free * 2**20
+
+
+def test_driver_that_does_not_answer_is_fatal_with_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(tmp_path, monkeypatch, gpus="", status=9)
+    with pytest.raises(Fatal, match="how much memory cuda:1 has: nvidia-smi fails: 2, 1"):
+        driver_memory("cuda:1")
 
 
 async def test_executor_reports_a_queue_of_its_own_once_it_reads_that(bus: Bus, pools_file: Path) -> None:

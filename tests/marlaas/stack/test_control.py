@@ -43,17 +43,20 @@ def test_everything_starts_in_order_and_stops_without_a_trace(data: Path) -> Non
     plan = plan_for(data, prepare=[sys.executable, "-c", "print('migrated')"], services=[DUMMY, DUMMY])
     cores = os.sched_getaffinity(0)
     first, second = plan.services
-    plan = plan.model_copy(update={"services": [first, second.model_copy(update={"leaves": [max(cores)]})]})
+    plan = plan.model_copy(update={"services": [first, second.model_copy(update={"leaves": [max(cores)], "turn": 1})]})
     seen: list[list[str]] = []
     data.chmod(0o755)  # as an older version made it
     state = control.wait_until_ready(control.start(plan), lambda state: seen.append([c.condition for c in state.components]))
     assert [c.condition for c in state.components] == ["ready", "ready", "done", "ready", "ready"]
     assert all("ready" in conditions[:2] or conditions[3] == "waiting" for conditions in seen)
+    assert all(conditions[3] == "ready" or conditions[4] == "waiting" for conditions in seen), "its turn is later"
     assert running_stack(data).nats_url == servers.nats_url(plan.nats_port)
     assert (data / "logs" / "migrations.log").read_text() == "migrated\n"
     assert data.stat().st_mode & 0o777 == 0o700
     given = [os.sched_getaffinity(one.process.pid) for name in ("dummy0", "dummy1") if (one := state.component(name)).process is not None]
     assert given == [cores, cores - {max(cores)} or cores]
+    service = state.component("dummy0").process
+    assert service is not None and b"\0CUDA_DEVICE_ORDER=PCI_BUS_ID\0" in Path(f"/proc/{service.pid}/environ").read_bytes()
 
     assert control.stop(data)
     assert not any(os_processes.is_running(one) for one in identities(state))

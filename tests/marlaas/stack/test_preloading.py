@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from marlaas.stack import control, os_processes, preloading
+from marlaas.stack.devices import Gpu
 from marlaas.stack.os_processes import Identity
 from marlaas.stack.placement import Machine
 from marlaas.stack.state_files import Component, StackPlan, read_stack
@@ -155,8 +156,8 @@ def test_services_are_forked_while_another_parent_imports_and_not_by_one_with_th
     assert '"event": "spawned_instead"' in (data / "logs" / "supervisor.log").read_text()
 
 
-@pytest.mark.parametrize("gpus", [(), ("0",)])
-def test_samplers_and_trainers_are_spawned_where_there_is_a_gpu(gpus: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("gpus", [(), (Gpu("0"),)])
+def test_samplers_and_trainers_are_spawned_where_there_is_a_gpu(gpus: tuple[Gpu, ...]) -> None:
     made = preloading.parents(Machine((0, 1), gpus))
     forked = {service for service, imports in preloading.IMPORTS.items() if any(set(imports) <= set(modules) for modules in made)}
     assert forked == {"scheduler_svc", "env_svc", "gateway_svc", *(() if gpus else ("rollout_svc", "trainer_svc"))}

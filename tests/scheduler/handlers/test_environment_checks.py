@@ -1,7 +1,7 @@
 """Checks of environments, of which a tenant has a few at once."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
@@ -22,28 +22,31 @@ class Gated(Stages):
     """Checks of the tenant acme wait for the gate."""
 
     gate: asyncio.Event = field(default_factory=asyncio.Event)
-    now: Counter[str] = field(default_factory=Counter[str])
+    now: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Tasks that are checked, by tenant; a check that NATS delivers twice to a busy machine is one."""
     most: Counter[str] = field(default_factory=Counter[str])
-    """Maximum checks at once, by tenant."""
+    """Maximum tasks checked at once, by tenant."""
 
     async def check(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
-        tenant = delivery.read(CheckEnvironment).tenant
-        self.now[tenant] += 1
-        self.most[tenant] = max(self.most[tenant], self.now[tenant])
+        asked = delivery.read(CheckEnvironment)
+        tenant = asked.tenant
+        self.now[tenant].add(asked.task)
+        self.most[tenant] = max(self.most[tenant], len(self.now[tenant]))
         if tenant == "acme":
             await self.gate.wait()
         async for out in super().check(delivery):
             yield out
-        self.now[tenant] -= 1
+        self.now[tenant].discard(asked.task)
 
 
 async def test_slow_checks_of_one_tenant_hold_up_no_others(bus: Bus, database_url: str) -> None:
     stages = Gated(trains=False)
     async with running_world(bus, database_url, stages) as world:
+        await world.run("first", spec(tenant="globex"), until="accepted")  # from here on the scheduler knows the replica
         for number in range(MANY):
             await world.submit(f"acme-{number}")
-        await world.rows_become("SELECT count(*) FROM tasks", [(MANY,)])
-        await eventually(lambda: stages.now["acme"] == CHECKS_PER_TENANT)
+        await world.rows_become("SELECT count(*) FROM tasks WHERE tenant = 'acme'", [(MANY,)])
+        await eventually(lambda: len(stages.now["acme"]) == CHECKS_PER_TENANT)
         for number in range(6):
             await world.run(f"globex-{number}", spec(tenant="globex"), until="accepted")
         waiting = f"waiting while {CHECKS_PER_TENANT} other tasks of its tenant are checked"

@@ -28,7 +28,7 @@ from scheduler_svc.training.queries import evaluations, tasks
 from scheduler_svc.training.queries.candidates import evaluation_candidates
 from scheduler_svc.upkeep.deletion.storage import needed_blobs
 from tests.scheduler.lifecycle.evaluating import clean, evaluates
-from tests.support.scheduler.stages import Stages, World, running_world, spec
+from tests.support.scheduler.stages import Stages, World, running_world, scored, spec
 
 GREEDY_AND_SAMPLED: dict[str, Any] = {
     "every": 2,
@@ -197,7 +197,11 @@ async def test_gain_waits_for_the_result_of_version_0(bus: Bus, database_url: st
     """The prompts that it answered first could be the easy ones."""
     stages = Stages(withheld=lambda group, member: evaluates(group) and group.version == 0 and group.row == FIRST_ROW)
     async with running_world(bus, database_url, stages) as world:
-        await world.submit("a", spec(steps=1, limits={"episode_timeout_s": 2}, evaluation={"every": 1, "prompts": 3}))
+        await world.submit("a", spec(steps=1, evaluation={"every": 1, "prompts": 3}))
+        await world.event("a", "evaluation")
+        [late] = [group for group in stages.opened if stages.withheld(group, 0)]
+        for member in range(late.size):
+            await bus.publish(scored(late, member, reward=0.0, failure="late"))
         await world.event("a", "finished")
         [first, second] = await reports(world, "a", "main")
         assert [(first.version, first.gain), (second.version, second.prompts)] == [(1, None), (0, 2)]
