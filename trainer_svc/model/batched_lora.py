@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainer_svc.device.errors import is_out_of_memory
 from trainer_svc.model.lora import Layout, LoraModule, Product, single_product
 
 RANK_MULTIPLE = 8
@@ -62,8 +61,6 @@ def _computes(device: torch.device) -> bool:
         matrix = torch.zeros(16, 16, dtype=torch.bfloat16, device=device)
         functional.grouped_mm(matrix, matrix[None], offs=torch.tensor([16], dtype=torch.int32, device=device)).sum().item()
     except RuntimeError as error:
-        if is_out_of_memory(error):
-            raise
         log.warning("grouped_mm_unavailable", error=str(error))
         return False
     return True
