@@ -36,7 +36,7 @@ def memory_needs(pools: Pools, accelerators: Mapping[str, Accelerator], machine:
             yield f"{name}: memory not estimated: {unknown if shape is None else 'a MIG device of unknown size'}", ""
             continue
         beside = [one for one in pools.values() if not one.samplers_on] if len(machine.gpus) == 1 else [pool]
-        left = 1 - sum(one.gpu_memory_share for one in beside)
+        left = max(0.0, DEVICE_SHARE - sum(one.gpu_memory_share for one in beside))
         yield _sampler(name, pool, shape, _limit(pool.samplers_on, 1, accelerators, machine), _gpu_bytes(machine))
         yield _trainer(name, pool, shape, _limit(pool.trainers_on, left, accelerators, machine))
 

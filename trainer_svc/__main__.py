@@ -154,6 +154,7 @@ async def _trainer(running: Running[TrainerSettings], pool: Pool, budget: int | 
     running.health.detail = f"loading base model {pool.model}"
     await asyncio.to_thread(_import_heavy)
     from trainer_svc.learner import Learner
+    from trainer_svc.model.memory import own_bytes
     from trainer_svc.service import Trainer
     from trainer_svc.state.resident import Residents
 
@@ -164,10 +165,13 @@ async def _trainer(running: Running[TrainerSettings], pool: Pool, budget: int | 
         threads=settings.threads,
         shared_steps=settings.shared_steps,
         budget=budget,
+        share=settings.gpu_memory_share,
         named=named,
         cores=cores,
     )
     states_bytes = int(settings.resident_gib * 2**30)
+    if budget is None and (device := learner.policy.device).type != "cpu":
+        budget = own_bytes(device, pool, settings.gpu_memory_share)
     if budget is not None:
         states_bytes = min(states_bytes, learner.needs.states_bytes(budget, pool.max_rank))
     residents = Residents(settings.resident_tasks, states_bytes, int(settings.host_gib * 2**30))

@@ -7,7 +7,6 @@ A parked learner computes nothing. Its thread finishes the step in progress, han
 """
 
 import asyncio
-import gc
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -34,7 +33,7 @@ from trainer_svc.device.errors import classify_device_error, classify_move_error
 from trainer_svc.device.memory import return_freed_memory
 from trainer_svc.device.meter import Planned, ServiceMeter
 from trainer_svc.model.adapter import WEIGHTS_FILE, initial_adapter, read_adapter, write_adapter
-from trainer_svc.model.memory import MemoryNeeds, recompute_as_needed
+from trainer_svc.model.memory import MemoryNeeds, limit_memory, recompute_as_needed
 from trainer_svc.model.packing import unpadded_tokens
 from trainer_svc.model.policy import Policy, choose_device, prepare_torch, require_canary
 from trainer_svc.state.checkpoint import Origin, read_checkpoint, write_checkpoint
@@ -88,21 +87,30 @@ class Learner:
 
     @classmethod
     async def start(
-        cls, pool: Pool, *, device: str, threads: int, shared_steps: int = 1, budget: int | None = None, named: str = "", cores: Cores = ()
+        cls,
+        pool: Pool,
+        *,
+        device: str,
+        threads: int,
+        shared_steps: int = 1,
+        budget: int | None = None,
+        share: float | None = None,
+        named: str = "",
+        cores: Cores = (),
     ) -> "Learner":
         """Load the pool's base model, or with a `budget`, the bytes of a shared accelerator, defer loading to the first `wake`.
 
-        `named`: as in the pools file. `cores`: of the thread and of OpenMP's workers; empty: the process's. Raises: Fatal if the model or
-        the
-        device cannot be used.
+        `share`: as in `own_bytes`. `named`: as in the pools file. `cores`: of the thread and of OpenMP's workers; empty: the process's.
+        Raises: Fatal if the model or the device cannot be used.
         """
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="learner", initializer=pin, initargs=(cores,))
 
         def load() -> Policy:
             chosen = choose_device(device)
             prepare_torch(threads, chosen)
+            limit = limit_memory(chosen, pool, budget, share)
             policy = Policy.load(pool.model, chosen, pool.precision, pool.head, named)
-            recompute_as_needed(policy, pool, budget)
+            recompute_as_needed(policy, pool, limit)
             return policy
 
         needs = MemoryNeeds.of_folder(pool, on_cpu=choose_device(device).type == "cpu", budget=budget)
@@ -164,7 +172,7 @@ class Learner:
         if self._load is None:
             raise ValueError(f"a learner that was given its base model cannot wake from tier '{tier}'")
         self._policy = None
-        _free()
+        return_freed_memory(collect=True)
 
     def _bring_back(self) -> None:
         if self._policy is not None:
@@ -179,7 +187,7 @@ class Learner:
         except Exception as error:
             failed = classify_move_error(error, "the base model")
         if failed is not None:
-            _free()
+            return_freed_memory(collect=True)
             raise failed
 
     def _keep(self, policy: Policy) -> None:
@@ -301,14 +309,6 @@ class Learner:
                 return await self.in_thread(measured)
         finally:
             self.waiting -= 1
-
-
-def _free() -> None:
-    """Free unreferenced memory: a model's modules form reference cycles."""
-    gc.collect()
-    return_freed_memory()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 @dataclass(frozen=True, eq=False)

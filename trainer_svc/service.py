@@ -28,7 +28,7 @@ from common.task_states import ENDED
 from trainer_svc.algorithm.sample_store import SampleKeeper
 from trainer_svc.algorithm.step_metrics import finite
 from trainer_svc.batch import Group, assemble, sequences_of
-from trainer_svc.device.errors import scratch_folder
+from trainer_svc.device.errors import device_errors, scratch_folder
 from trainer_svc.gate import Gate
 from trainer_svc.learner import Learner, Trained
 from trainer_svc.replay.steps import restore
@@ -171,7 +171,8 @@ class Trainer:
         with _timed(spent, "read_s"):
             groups = assemble(batch, await self._read(sequences_of(batch)), self._learner.vocabulary)
         with _timed(spent, "restore_s"):
-            kept = self._resident(batch)
+            with device_errors(self._learner.needs.advice(batch.spec)):  # it may return from host memory
+                kept = self._resident(batch)
             start = kept or await restore(self._blobs, self._learner, batch)
         if not kept:
             self._restore_s = spent["restore_s"]

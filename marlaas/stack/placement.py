@@ -95,7 +95,9 @@ def executors(data: Path, pools: Pools, accelerators: Accelerators, machine: Mac
     for number, one in enumerate(found):
         samplers = [other.pool for other in found if other.service == "rollout" and one.gpu and other.gpu == one.gpu]
         turn = samplers.index(one.pool) if one.service == "rollout" and one.gpu else len(samplers)
-        found[number] = replace(one, turn=turn)
+        left = DEVICE_SHARE - sum(pools[name].gpu_memory_share for name in samplers)  # a trainer gets what its GPU's samplers leave
+        share = {"MARLAAS_TRAINER_GPU_MEMORY_SHARE": f"{left:.2f}"} if one.service == "trainer" and one.gpu and left >= 0.01 else {}
+        found[number] = replace(one, turn=turn, env=one.env | share)
     return found
 
 

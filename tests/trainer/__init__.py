@@ -7,6 +7,7 @@ a batch and its stored messages        test_batch.py
 samples of steps                       test_samples.py
 replay of recorded steps               test_replay.py
 memory against its estimate            test_memory.py
+errors of a device, by their texts     test_device_errors.py
 a pool in bfloat16                     test_precision.py
 merged models                          test_merge.py
 every recipe, in two steps             test_recipes.py

@@ -13,13 +13,15 @@ from torch import Tensor
 
 from bench import memory as bench
 from bench.harness.models import SMALL, random_model
-from common.errors import Retry
-from common.pools.memory import ModelShape, train_memory
+from common.errors import Fatal, Retry
+from common.pools import Pool
+from common.pools.memory import GIB, ModelShape, machine_bytes, total_within, train_memory
 from common.spec import LORA_TARGETS, Lora
 from tests.support.trainer.groups import make_groups, make_spec
 from trainer_svc.batch import Group
 from trainer_svc.learner import Learner, initial_resident
 from trainer_svc.model.adapter import initial_adapter
+from trainer_svc.model.memory import limit_memory
 from trainer_svc.model.packing import Sample, pack, rows_of
 from trainer_svc.model.policy import Adapted, Policy, prepare_torch
 
@@ -117,3 +119,49 @@ def test_cpu_without_memory_is_distinguished_from_a_bad_task_and_names_the_setti
     assert "the estimate is " in reason
     assert "lower train_tokens of the pool, which is 100000, or the task's lora.rank, which is 4" in reason
     assert taken == "taken"
+
+
+class Gpu:
+    """A stand-in for a GPU of 80 GiB, through the functions of `torch.cuda` that a limit needs."""
+
+    def __init__(self, free_gib: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fraction = 1.0
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (int(free_gib * GIB), 80 * GIB))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: GIB)
+        monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", self._set)
+
+    def _set(self, fraction: float) -> None:
+        self.fraction = fraction
+
+
+@pytest.mark.parametrize(
+    ("free_gib", "budget_gib", "share", "bound_gib", "usable_gib"),
+    [
+        (79, None, None, 28, 28),  # 0.95 − 0.6
+        (20, None, None, 28, 21),
+        (79, None, 0.9, 72, 72),
+        (20, 40, None, 40, 40),  # of a shared accelerator, which others leave before it wakes
+        (79, 100, None, 80, 100),
+    ],
+)
+def test_trainer_takes_no_more_of_a_gpu_than_the_engine_leaves(
+    free_gib: int, budget_gib: int | None, share: float | None, bound_gib: float, usable_gib: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = Gpu(free_gib, monkeypatch)
+    budget = None if budget_gib is None else budget_gib * GIB
+    found = limit_memory(torch.device("cuda"), Pool(model="model", gpu_memory_share=0.6), budget, share)
+    assert gpu.fraction * 80 == pytest.approx(bound_gib)
+    assert found / GIB == pytest.approx(usable_gib)
+
+
+def test_engine_that_leaves_nothing_of_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, pool = Gpu(79, monkeypatch), Pool(model="model", gpu_memory_share=0.96)
+    with pytest.raises(Fatal, match=r"gpu_memory_share of the pool is 0\.96, which leaves a trainer on the same GPU no memory"):
+        limit_memory(torch.device("cuda"), pool, None, None)
+    limit_memory(torch.device("cuda"), pool, None, 0.95)
+    assert gpu.fraction == pytest.approx(0.95)
+
+
+def test_cpu_is_not_bounded() -> None:
+    assert limit_memory(CPU, Pool(model="model"), None, 0.1) == machine_bytes()
+    assert limit_memory(CPU, Pool(model="model"), GIB, None) == total_within(GIB, on_cpu=True)

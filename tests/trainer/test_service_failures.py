@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from common import streams
 from common.bus import Bus, Outgoing
-from common.errors import Reject, Unavailable
+from common.errors import Reject, Retry, Unavailable
 from common.messages import BatchGroup, BatchMember, BlobRef, DeadLetter, ScoredTrajectory, TaskStatus, TrajectoriesScored, WeightUpdated
 from common.spec import Optimizer, TaskSpec
 from common.streams import KIND_HEADER
@@ -24,7 +24,7 @@ from trainer_svc.algorithm.step import train_step
 from trainer_svc.learner import Learner, initial_resident
 from trainer_svc.model.policy import Policy
 from trainer_svc.service import Trainer
-from trainer_svc.state.resident import Residents
+from trainer_svc.state.resident import Resident, Residents
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
@@ -132,6 +132,20 @@ async def test_disk_that_takes_no_temporary_files_is_waited_for(
         await call(restarted, after)
     place.mkdir()
     assert update_in(await call(restarted, after)).version == 2
+
+
+async def test_state_that_has_no_room_on_the_device_is_waited_for(bus: Bus, learner: Learner) -> None:
+    """It was evicted to host memory, from which it returns with its task's next step."""
+
+    class Full(Residents):
+        def get(self, task: str, checkpoint_sha256: str) -> Resident | None:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    trainer = Trainer(bus, learner, Residents(8), "tiny")
+    first = update_in(await call(trainer, batch_of("a", 0, await store(bus, "a", groups_of("a", 0), 0), None)))
+    full = Trainer(bus, learner, Full(8), "tiny")
+    with pytest.raises(Retry, match="there is no memory for the step: CUDA out of memory"):
+        await call(full, batch_of("a", 1, await store(bus, "a", groups_of("a", 1), 1), first.checkpoint))
 
 
 async def test_batch_for_another_pool_is_rejected(bus: Bus, trainer: Trainer) -> None:

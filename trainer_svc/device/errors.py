@@ -13,14 +13,15 @@ from safetensors import SafetensorError
 from common.accelerators.executors import NoMemory
 from common.errors import MEMORY_DELAY_S, Fatal, Retry, Unavailable
 
-DEVICE_ERRORS = ("CUDA error", "HIP error")
-"""Substrings of errors after which every call fails, for any task, until the process restarts."""
+DEVICE_ERRORS = ("CUDA error", "CUDA driver error", "CUDA NVRTC error", "cuDNN error", "cuDNN Frontend error", "HIP error")
+"""Substrings of errors after which every call fails, for any task, until the process restarts; cuBLAS' begin with the first."""
 ALLOCATION_ERRORS = (
     *("DefaultCPUAllocator", "bad_alloc", "could not create a memory object", "can't start new thread"),
+    *("out of memory", "ALLOC_FAILED", "ALLOCATION_FAILED"),
     os.strerror(errno.ENOMEM),
 )
-"""Substrings of the RuntimeError that torch and oneDNN raise if a CPU is out of memory; they have no class for it. The last is for a
-file that cannot be mapped."""
+"""Substrings of the RuntimeError for a lack of memory, where torch has no class for it: torch's and oneDNN's on a CPU; CUDA's, for
+page-locked memory and contexts, and those of its libraries, for their handles; and for a file that cannot be mapped."""
 IO_ERROR = "os error"
 """Substring of SafetensorError, safetensors' only class, for a disk error."""
 

@@ -1,4 +1,4 @@
-"""Host memory of a trainer: glibc's allocator, and tensors in mapped files.
+"""Memory of a trainer: the allocators of glibc and PyTorch, and tensors in mapped files.
 
 The kernel keeps the bytes of a mapped tensor as cached pages of a file, outside this process's memory. On a CPU the device's memory and the
 host's are the same. There a state parked in host memory is cached by the kernel, which may reclaim it under pressure after
@@ -7,6 +7,7 @@ killed process leaves none behind.
 """
 
 import ctypes
+import gc
 import mmap
 import os
 import tempfile
@@ -21,6 +22,9 @@ M_MMAP_THRESHOLD = -3
 LARGE_BYTES = 1024 * 1024
 WIDE = 512
 """Minimum hidden size at which fresh pages are cheap: from here they cost 2 % of a step, at 128 they cost 50 %."""
+GPU_ALLOCATORS = "expandable_segments:True,pinned_max_round_threshold_mb:1"
+"""PyTorch's settings on a GPU: segments that grow, because micro-batches of many sizes fragment those of fixed sizes; page-locked memory of
+the size that is asked for, not of the next power of two. An operator's PYTORCH_ALLOC_CONF replaces both."""
 
 log = structlog.get_logger()
 
@@ -46,12 +50,28 @@ def give_large_tensors_their_own_pages(width: int) -> None:
         log.info("allocator_unchanged", error=str(error))
 
 
-def return_freed_memory() -> None:
-    """Return the process's freed memory to the system. No effect with other C libraries."""
+def set_up_allocators_of_gpu() -> None:
+    """Set PyTorch's allocators up for a GPU, unless an operator did. Call it before they have allocated anything."""
+    if torch._C._accelerator_getAllocatorSettings():
+        return
+    try:
+        torch._C._accelerator_setAllocatorSettings(GPU_ALLOCATORS)
+    except (RuntimeError, ValueError) as error:  # another PyTorch, with other names
+        log.warning("allocator_unchanged", error=str(error))
+
+
+def return_freed_memory(*, collect: bool = False) -> None:
+    """Return the process's freed memory to the system (no effect with other C libraries), and what PyTorch keeps of a GPU's memory and of
+    page-locked memory. `collect`: free unreferenced cycles first; a model's modules form some."""
+    if collect:
+        gc.collect()
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError) as error:
         log.info("memory_not_returned", error=str(error))
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+        torch._C._host_emptyCache()
 
 
 def paged_out(groups: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:

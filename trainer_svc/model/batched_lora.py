@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any
 
+import structlog
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -22,8 +23,12 @@ from trainer_svc.model.lora import Layout, LoraModule, Product, single_product
 
 RANK_MULTIPLE = 8
 """Multiple to which ranks are padded: `grouped_mm` needs rows of a multiple of 16 bytes on a GPU."""
+GROUPED_MM_CAPABILITIES = (9, 10)
+"""Major compute capabilities of GPUs for which PyTorch 2.13 has a kernel of `grouped_mm`, in bfloat16 alone (`GroupedBlas.cpp`)."""
 MAX_CACHED_INDICES = 8
 """Maximum cached indices of padded adapters, each twice the size of its adapter in float32: 0.7 GB for rank 32 of an 8 B model."""
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +45,26 @@ ProductBuilder = Callable[[Sequence[Part]], dict[str, Product]]
 """Function that builds the product of each changed layer for these parts, by layer name."""
 
 
-def builder_on(device: torch.device) -> ProductBuilder:
-    """The faster of the two implementations on this device."""
-    return by_grouped_mm if device.type == "cuda" else by_loop
+def builder_on(device: torch.device, dtype: torch.dtype) -> ProductBuilder:
+    """The faster of the two implementations on this device, in this precision.
+
+    Without its kernel `grouped_mm` loops over the parts, too, and waits for the device in each product.
+    """
+    has_kernel = (
+        device.type == "cuda" and dtype == torch.bfloat16 and torch.cuda.get_device_capability(device)[0] in GROUPED_MM_CAPABILITIES
+    )
+    return by_grouped_mm if has_kernel and _computes(device) else by_loop
+
+
+def _computes(device: torch.device) -> bool:
+    """Whether the installed PyTorch's `grouped_mm` runs on the device."""
+    try:
+        matrix = torch.zeros(16, 16, dtype=torch.bfloat16, device=device)
+        functional.grouped_mm(matrix, matrix[None], offs=torch.tensor([16], dtype=torch.int32, device=device)).sum().item()
+    except RuntimeError as error:
+        log.warning("grouped_mm_unavailable", error=str(error))
+        return False
+    return True
 
 
 def by_one(parts: Sequence[Part]) -> dict[str, Product]:

@@ -9,6 +9,8 @@ from pathlib import Path
 import structlog
 import torch
 
+from common.errors import Fatal
+from common.leases import DEVICE_SHARE
 from common.pools import Pool, precision_on, recomputed_layers
 from common.pools.memory import (
     ELEMENT_BYTES,
@@ -96,18 +98,36 @@ class MemoryNeeds:
         return f"the estimate is {estimate}; {advice}" if estimate else advice
 
 
-def recompute_as_needed(policy: Policy, pool: Pool, budget: int | None) -> None:
-    """Set up the recomputation that the pool requires. `budget`: bytes of a shared accelerator; None: the device is exclusive."""
+def recompute_as_needed(policy: Policy, pool: Pool, limit: int) -> None:
+    """Set up the recomputation that the pool requires. `limit`: as from `limit_memory`."""
     on_cpu = policy.device.type == "cpu"
-    limit = _available_bytes(policy.device, pool.gpu_memory_share) if budget is None else total_within(budget, on_cpu=on_cpu)
     if layers := recomputed_layers(pool, policy.shape, limit, on_cpu=on_cpu):
         policy.recompute_layers(layers)
         log.info("activations_recomputed", layers=policy.recomputed, available_gib=round(limit / GIB, 1))
 
 
-def _available_bytes(device: torch.device, engine_share: float) -> int:
-    """Bytes that this process may use: a GPU's without the engine's share, at most what is free; on a CPU the machine's."""
+def limit_memory(device: torch.device, pool: Pool, budget: int | None, share: float | None) -> int:
+    """Bytes that this process may use, at most what is free. `budget`: bytes of a shared accelerator; None: the device is the pool's.
+
+    On a GPU it bounds PyTorch's allocator by them, so that a step that is too large is out of memory: an engine that restarts there demands
+    its whole share free. `share`: as in `own_bytes`, and raises as that.
+    """
     if device.type == "cpu":
-        return machine_bytes()
+        return machine_bytes() if budget is None else total_within(budget, on_cpu=True)
     free, total = torch.cuda.mem_get_info(device)
-    return min(int(total * (1 - engine_share)), free + torch.cuda.memory_reserved(device))
+    limit = own_bytes(device, pool, share) if budget is None else budget
+    torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total))
+    return min(limit, free + torch.cuda.memory_reserved(device)) if budget is None else limit
+
+
+def own_bytes(device: torch.device, pool: Pool, share: float | None) -> int:
+    """Bytes of a GPU without turns that the trainer may use. `share`: of all memory; None: what the pool's engine leaves there.
+
+    Raises: Fatal if it leaves none.
+    """
+    if share is None and pool.gpu_memory_share >= DEVICE_SHARE:
+        raise Fatal(
+            f"gpu_memory_share of the pool is {pool.gpu_memory_share}, which leaves a trainer on the same GPU no memory: lower it; "
+            "or, if the trainer has a GPU of its own, set MARLAAS_TRAINER_GPU_MEMORY_SHARE"
+        )
+    return int(torch.cuda.mem_get_info(device)[1] * (DEVICE_SHARE - pool.gpu_memory_share if share is None else share))

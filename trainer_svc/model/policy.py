@@ -26,7 +26,7 @@ from common.pools.memory import ModelShape
 from common.pools.model_files import hub_model, why_gone
 from common.spec import LORA_TARGETS
 from trainer_svc.device.errors import classify_move_error, is_out_of_memory
-from trainer_svc.device.memory import give_large_tensors_their_own_pages, return_freed_memory
+from trainer_svc.device.memory import give_large_tensors_their_own_pages, return_freed_memory, set_up_allocators_of_gpu
 from trainer_svc.model.attention import BRANCHING, attention_calls
 from trainer_svc.model.batched_lora import Part, builder_on, by_one
 from trainer_svc.model.head import sampled_logprobs
@@ -98,7 +98,7 @@ class Policy:
         if device.type == "cpu":
             give_large_tensors_their_own_pages(self.width)
         self.shares_prefixes = True
-        self.batched_products = builder_on(device)
+        self.batched_products = builder_on(device, self.dtype)
         self._recomputation: Recomputation | None = None
         # Four dimensions: models then use it as a finished mask, and derive none from the positions.
         self._no_mask = torch.zeros(1, 1, 1, 1, dtype=self.dtype, device=device)
@@ -131,7 +131,8 @@ class Policy:
     def park(self, tier: Tier) -> None:
         """Move the weights off the device, or drop them; a parked policy can only move to a deeper tier.
 
-        If the file for host memory cannot be written, the weights are dropped. Raises: ValueError for a tier from which it cannot wake.
+        If the file for host memory cannot be written, or no memory be page-locked, the weights are dropped. Raises: ValueError for a tier
+        from which it cannot wake.
         """
         if tier not in (Tier.DEVICE, Tier.HOST, Tier.DISK) or (tier is Tier.DISK and self._read is None):
             raise ValueError(f"a policy cannot wake from tier '{tier}'")
@@ -143,15 +144,13 @@ class Policy:
             self._weights.drop()
         self.tier = tier
         return_freed_memory()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
 
     def _to_host(self) -> Tier:
         try:
             self._weights.to_host()
             return Tier.HOST
-        except OSError as error:
-            if self._read is None:
+        except (OSError, RuntimeError) as error:
+            if self._read is None or not (isinstance(error, OSError) or is_out_of_memory(error)):
                 raise
             log.warning("parked_deeper", reason=str(error))
             return Tier.DISK
@@ -182,6 +181,8 @@ class Policy:
                 raise StateMismatch(str(error)) from None
         elif self.tier is Tier.HOST:
             self._weights.to_device()
+        if self.device.type != "cpu":
+            return_freed_memory()  # the host's, which the weights have left
         require_canary(self._canary(), self.canary_N, self.device, self.dtype)
 
     def _canary(self) -> Tensor:
@@ -322,11 +323,13 @@ def choose_device(wanted: str) -> torch.device:
 def prepare_torch(threads: int, device: torch.device) -> None:
     """Set torch's number of CPU threads; on a CPU, also make it deterministic.
 
-    On a GPU it disables cuDNN attention, which compiles a plan for each new shape: seconds in every step, whose trajectories have
-    new lengths each time.
+    On a GPU it sets up PyTorch's allocators, and disables cuDNN attention, which compiles a plan for each new shape: seconds in every step,
+    whose trajectories have new lengths each time.
     """
     torch.set_num_threads(threads)
     torch.backends.cuda.enable_cudnn_sdp(device.type != "cuda")
+    if device.type == "cuda":
+        set_up_allocators_of_gpu()
     if device.type == "cpu":
         torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]  # costs time, helps debugging only

@@ -43,13 +43,14 @@ class Weights:
     def to_host(self) -> None:
         """Move the data off the device: a GPU's to pinned host memory, a CPU's out of this process's memory (`device/memory.py`).
 
-        Raises: OSError if a CPU's tensors cannot be written.
+        Tensors that a failed wake left in host memory stay there. Raises: OSError if a CPU's tensors cannot be written; for a GPU's torch's
+        RuntimeError if no memory can be page-locked.
         """
         tensors = [place.tensor.data for place in self._places]
         if self._device.type == "cpu":
             self._exchange(paged_out([tensors])[0])
         else:
-            pinned = {address: _pinned(storage) for address, storage in _storages(tensors).items()}
+            pinned = {address: _pinned(storage) for address, storage in _storages(tensors).items() if storage.device.type != "cpu"}
             self._exchange([moved(tensor, pinned) for tensor in tensors])
 
     def to_device(self) -> None:
@@ -65,7 +66,7 @@ class Weights:
             place.tensor.data = place.tensor.data.new_empty(0)
 
     def take(self, model: nn.Module) -> None:
-        """Take over the data of a newly read model, which is empty afterwards.
+        """Move the data of a newly read model, which is empty afterwards, to the device, tensor by tensor.
 
         Raises: StateMismatch if its tensors have other names, shapes or types.
         """
@@ -79,7 +80,8 @@ class Weights:
             )
         for place in self._places:
             one = fresh[place.full_name].tensor
-            place.tensor.data, one.data = one.data, one.data.new_empty(0)
+            place.tensor.data = one.data.to(self._device)
+            one.data = one.data.new_empty(0)
 
     def _exchange(self, tensors: list[Tensor]) -> None:
         for place, tensor in zip(self._places, tensors, strict=True):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from common.accelerators.executors import Tier
+from trainer_svc.device.errors import is_out_of_memory
 from trainer_svc.device.memory import paged_out
 from trainer_svc.model.lora import Layout
 from trainer_svc.state.optimizer import OptimizerState, Skips
@@ -136,10 +137,11 @@ class Residents:
         while on_device_ and (len(on_device_) > self._limit or (self._limit_bytes is not None and self.size_bytes > self._limit_bytes)):
             task = on_device_.pop(0)
             kept = self._kept[task]
-            if kept.device.type == "cpu" or kept.resident.size_bytes > self._host_limit_bytes:
-                del self._kept[task]
+            fits = kept.device.type != "cpu" and kept.resident.size_bytes <= self._host_limit_bytes
+            if fits and (copy := pinned(kept.resident)) is not None:
+                self._kept[task] = replace(kept, resident=copy, on_host=True)
             else:
-                self._kept[task] = replace(kept, resident=pinned(kept.resident), on_host=True)
+                del self._kept[task]
         on_host = [task for task, kept in self._kept.items() if kept.on_host]
         while on_host and self.host_bytes > self._host_limit_bytes:
             del self._kept[on_host.pop(0)]
@@ -161,6 +163,8 @@ def parked(residents: Sequence[Resident], tier: Tier) -> list[Resident | None]:
     states are dropped; those that are in no checkpoint are recomputed.
     """
     stays = [one for one in residents if tier is Tier.HOST or one.stored_at != one.version]
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()  # copies to page-locked memory may still be queued (`pinned`)
     try:
         vectors = paged_out([[vector.cpu() for vector in one.optimizer.vectors] for one in stays])
     except OSError as error:
@@ -170,9 +174,15 @@ def parked(residents: Sequence[Resident], tier: Tier) -> list[Resident | None]:
     return [moved.get(one.task) for one in residents]
 
 
-def pinned(resident: Resident) -> Resident:
-    """A GPU's state copied to page-locked host memory. Copies both ways are queued on the device, so neither blocks."""
-    copies = [torch.empty_like(vector, device="cpu", pin_memory=True) for vector in resident.optimizer.vectors]
+def pinned(resident: Resident) -> Resident | None:
+    """A GPU's state copied to page-locked host memory; None if there is none. Copies both ways are queued on the device: neither blocks."""
+    try:
+        copies = [torch.empty_like(vector, device="cpu", pin_memory=True) for vector in resident.optimizer.vectors]
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        log.warning("states_dropped", tasks=[resident.task], reason=str(error))
+        return None
     for copy, vector in zip(copies, resident.optimizer.vectors, strict=True):
         copy.copy_(vector, non_blocking=True)
     return with_vectors(resident, copies)

@@ -76,6 +76,26 @@ def test_samplers_of_a_gpu_start_one_after_another_and_its_trainers_after_them(
     assert {one.name: one.turn for one in planned if one.turn} == turns
 
 
+@pytest.mark.parametrize(
+    ("numbers", "shares"),
+    [
+        ("", [None, None]),
+        ("0", ["0.15", "0.15"]),  # 0.95 − 0.5 − 0.3
+        ("01", ["0.65", "0.45"]),
+        ("0123", ["0.95", "0.95"]),
+    ],
+)
+def test_trainer_gets_what_the_samplers_leave_of_its_gpu(
+    numbers: str, shares: list[str | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "this_machine", lambda: Machine((0, 1), gpus(*numbers)))
+    (tmp_path / "m").mkdir()
+    pools = '[first]\nmodel = "m"\ngpu_memory_share = 0.5\n[second]\nmodel = "m"\ngpu_memory_share = 0.3\n'
+    (tmp_path / "pools.toml").write_text(pools)
+    planned = {one.name: one.env for one in make_plan(tmp_path / "data", tmp_path / "pools.toml").services}
+    assert [planned[f"trainer-{name}"].get("MARLAAS_TRAINER_GPU_MEMORY_SHARE") for name in ("first", "second")] == shares
+
+
 def test_shared_gpu_is_the_nth_that_is_allowed_and_pools_of_their_own_use_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "this_machine", lambda: Machine((0, 1), gpus("2", "3", "5")))
     (tmp_path / "m").mkdir()

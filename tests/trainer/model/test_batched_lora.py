@@ -6,7 +6,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainer_svc.model.batched_lora import MAX_CACHED_INDICES, Part, ProductBuilder, _padded_index, by_grouped_mm, by_loop
+from trainer_svc.model import batched_lora
+from trainer_svc.model.batched_lora import (
+    MAX_CACHED_INDICES,
+    Part,
+    ProductBuilder,
+    _computes,
+    _padded_index,
+    builder_on,
+    by_grouped_mm,
+    by_loop,
+)
 from trainer_svc.model.lora import Layout, LoraLinear, LoraModule, attached
 
 INPUTS, OUTPUTS = 24, 40
@@ -102,6 +112,35 @@ def test_what_is_not_finite_in_one_part_changes_no_bit_of_another(way: ProductBu
         assert torch.equal(one[end:], other[end:])
     equal = [torch.equal(one, other) for one, other in zip(*found_gradients, strict=True)]
     assert equal == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "capability", "expected"),
+    [
+        ("cpu", torch.bfloat16, (9, 0), by_loop),
+        ("cuda", torch.float32, (9, 0), by_loop),
+        ("cuda", torch.bfloat16, (8, 0), by_loop),
+        ("cuda", torch.bfloat16, (12, 0), by_loop),
+        ("cuda", torch.bfloat16, (9, 0), by_grouped_mm),
+    ],
+)
+@pytest.mark.parametrize("runs", [True, False])
+def test_grouped_mm_is_chosen_where_it_has_a_kernel_that_runs(
+    device: str, dtype: torch.dtype, capability: tuple[int, int], expected: ProductBuilder, runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The GPU is a stand-in. Elsewhere `grouped_mm` is a loop, too, which waits for the device in each product."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(batched_lora, "_computes", lambda _: runs)
+    assert builder_on(torch.device(device), dtype) is (expected if runs else by_loop)
+
+
+def test_grouped_mm_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Tensor, **__: Tensor) -> Tensor:
+        raise RuntimeError("grouped mm is not supported on your system")
+
+    assert _computes(torch.device("cpu"))
+    monkeypatch.setattr(nn.functional, "grouped_mm", refuse)
+    assert not _computes(torch.device("cpu"))
 
 
 def test_what_is_remembered_of_filling_up_is_little() -> None:

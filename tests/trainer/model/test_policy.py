@@ -29,6 +29,7 @@ from common.errors import Fatal, Reject
 from common.spec import Lora
 from tests.support.trainer.groups import make_groups, make_spec, pack_alone
 from trainer_svc.batch import Trajectory
+from trainer_svc.device.memory import GPU_ALLOCATORS
 from trainer_svc.learner import initial_resident
 from trainer_svc.model.adapter import initial_adapter, read_adapter, write_adapter
 from trainer_svc.model.lora import Layout
@@ -324,10 +325,25 @@ def test_weights_file_holds_what_vllm_expects(policy: Policy, tmp_path: Path) ->
     assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
 
 
-def test_attention_on_a_gpu_does_without_cudnn() -> None:
-    prepare_torch(1, torch.device("cuda"))
+def test_gpu_has_no_cudnn_attention_and_allocators_of_its_own() -> None:
     try:
+        prepare_torch(1, torch.device("cuda"))
         assert not torch.backends.cuda.cudnn_sdp_enabled()
+        assert torch._C._accelerator_getAllocatorSettings() == GPU_ALLOCATORS
+        torch._C._accelerator_setAllocatorSettings("max_split_size_mb:512")  # an operator's PYTORCH_ALLOC_CONF
+        prepare_torch(1, torch.device("cuda"))
+        assert torch._C._accelerator_getAllocatorSettings() == "max_split_size_mb:512"
     finally:
+        torch._C._accelerator_setAllocatorSettings("")
         prepare_torch(1, CPU)
     assert torch.backends.cuda.cudnn_sdp_enabled()
+    assert torch._C._accelerator_getAllocatorSettings() == ""
+
+
+@pytest.mark.parametrize("name", [setting.partition(":")[0] for setting in GPU_ALLOCATORS.split(",")])
+def test_installed_torch_knows_the_allocators_settings(name: str) -> None:
+    """A build for CPUs ignores a name that it does not know; the value of one that it knows is parsed."""
+    with pytest.raises(ValueError, match=r"Expected 'True' or 'False'|stoull"):
+        torch._C._accelerator_setAllocatorSettings(f"{name}:neither")
+    torch._C._accelerator_setAllocatorSettings("neither:neither")
+    torch._C._accelerator_setAllocatorSettings("")

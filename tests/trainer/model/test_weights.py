@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 import torch
 from structlog.testing import capture_logs
-from torch import Tensor
+from torch import Tensor, nn
 
 from common.accelerators.executors import StateMismatch, Tier
 from tests.support.trainer.groups import make_groups, make_spec
 from tests.support.trainer.models import VOCABULARY, random_model
 from tests.trainer.steps import step
-from trainer_svc.device.memory import paged_out
+from trainer_svc.device.memory import paged_out, return_freed_memory
 from trainer_svc.learner import initial_resident
 from trainer_svc.model.policy import Policy
+from trainer_svc.model.weights import Weights
 
 CPU = torch.device("cpu")
 
@@ -106,6 +107,62 @@ def test_weights_that_no_file_takes_are_dropped(folder: Path, monkeypatch: pytes
     assert policy.tier is Tier.DISK
     assert [line["event"] for line in logs] == ["parked_deeper"]
     policy.wake()
+
+
+def linear(device: str) -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8, device=device), nn.Linear(8, 8, bias=False, device=device)).requires_grad_(False)
+
+
+def test_model_that_is_read_again_moves_to_the_device() -> None:
+    """It is read on the CPU. The device here is `meta`, of which torch accepts no tensor of a CPU."""
+    model = linear("meta")
+    weights = Weights(model, torch.device("meta"))
+    weights.drop()
+    again = linear("cpu")
+    weights.take(again)
+    assert [(tensor.device.type, tensor.shape) for tensor in model.parameters()] == [
+        ("meta", tensor.shape) for tensor in linear("meta").parameters()
+    ]
+    assert [tensor.numel() for tensor in again.parameters()] == [0, 0, 0]
+
+
+def test_weights_that_a_failed_wake_left_in_host_memory_are_not_copied_again() -> None:
+    """For a time the host would hold them twice. (Here it would fail: without a GPU no memory can be page-locked.)"""
+    model = linear("cpu")
+    before = [tensor.data_ptr() for tensor in model.parameters()]
+    Weights(model, torch.device("cuda")).to_host()
+    assert [tensor.data_ptr() for tensor in model.parameters()] == before
+
+
+@pytest.mark.parametrize(("words", "tier"), [("CUDA error: out of memory", Tier.DISK), ("CUDA error: an illegal memory access", None)])
+def test_weights_for_which_no_memory_can_be_page_locked_are_dropped(
+    folder: Path, words: str, tier: Tier | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = Policy.load(str(folder), CPU)
+
+    def fail() -> None:
+        raise torch.AcceleratorError(words)
+
+    monkeypatch.setattr(policy._weights, "to_host", fail)
+    if tier is None:
+        with pytest.raises(torch.AcceleratorError, match=words):
+            policy.park(Tier.HOST)
+        return
+    policy.park(Tier.HOST)
+    assert policy.tier is tier
+    policy.wake()
+
+
+def test_what_torch_keeps_of_a_gpus_and_of_page_locked_memory_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPU is a stand-in."""
+    returned = list[str]()
+    return_freed_memory()
+    assert returned == []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: returned.append("device"))
+    monkeypatch.setattr(torch._C, "_host_emptyCache", lambda: returned.append("host"), raising=False)
+    return_freed_memory()
+    assert returned == ["device", "host"]
 
 
 def test_paged_out_tensors_are_equal_and_share_what_they_shared() -> None:

@@ -5,12 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from structlog.testing import capture_logs
+from torch import Tensor
 
 from common.accelerators.executors import Tier
 from tests.trainer.steps import DIFFERENT, assert_identical, begin
 from trainer_svc.model.policy import Policy
-from trainer_svc.state.resident import Residents
+from trainer_svc.state.resident import Residents, with_vectors
 
 
 def test_least_recently_trained_task_gives_way(policy: Policy) -> None:
@@ -90,3 +92,38 @@ async def test_states_that_no_file_takes_are_dropped(policy: Policy, monkeypatch
         await residents.park(Tier.HOST)
     assert [(line["event"], line["tasks"]) for line in logs] == [("states_dropped", ["a"])]
     assert len(residents) == 0
+
+
+@pytest.mark.parametrize("words", ["CUDA error: out of memory", "CUDA error: an illegal memory access"])
+def test_state_for_which_no_memory_can_be_page_locked_is_dropped(policy: Policy, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device is `meta` in place of a GPU."""
+
+    def fail(*_: Tensor, **__: object) -> Tensor:
+        raise torch.AcceleratorError(words)
+
+    residents = Residents(limit=1, host_bytes=2**30)
+    for name in "ab":
+        resident = begin(policy, DIFFERENT[name])
+        vectors = [vector.to("meta") for vector in resident.optimizer.vectors]
+        monkeypatch.setattr(torch, "empty_like", fail)
+        if name == "b" and "illegal" in words:
+            with pytest.raises(torch.AcceleratorError, match=words):
+                residents.keep(with_vectors(resident, vectors), "1")
+            return
+        residents.keep(with_vectors(resident, vectors), "1")
+        monkeypatch.undo()
+    assert (len(residents), residents.host_bytes) == (1, 0)
+
+
+async def test_state_whose_copy_to_host_memory_is_still_queued_is_parked_after_it(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPU is a stand-in, whose copy ends only when it is waited for."""
+    residents = Residents(limit=8)
+    resident = begin(policy, DIFFERENT["a"])
+    residents.keep(resident, "1")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: resident.optimizer.exp_avg.fill_(7.0))
+    await residents.park(Tier.HOST)
+    residents.wake()
+    found = residents.get("a", "1")
+    assert found is not None
+    assert found.optimizer.exp_avg.unique().tolist() == [7.0]
