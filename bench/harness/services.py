@@ -17,6 +17,7 @@ from urllib.error import URLError
 
 import psutil
 
+from bench.harness import part
 from bench.harness.keys import measuring_key
 from bench.harness.load.standins import CONTEXT_TOKENS, POOL
 from bench.harness.measures import usage
@@ -130,11 +131,15 @@ def local_stack(
         try:
             plan = control.make_plan(data, pools, settings=settings)
             plan = changed(_with_samplers(plan, samplers))
-            yield control.wait_until_ready(control.start(plan, end_with_parent=True), lambda _: None)
+            with part.phase("start"):
+                stack = control.wait_until_ready(control.start(plan, end_with_parent=True), lambda _: None)
+            with part.phase("measured"):
+                yield stack
         except StackError as error:
             raise BenchError(str(error)) from None
         finally:
-            control.stop(data)
+            with part.phase("stop"):
+                control.stop(data)
 
 
 def _with_samplers(plan: StackPlan, samplers: int) -> StackPlan:

@@ -58,7 +58,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--closings", type=int, default=3, help="moves to tier `none`")
     parser.add_argument("--sequences", type=int, default=200)
     parser.add_argument("--sequences-s", type=float, default=3_600.0, help="after which none begins")
-    parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help=f"of {','.join(PARTS)}")
+    parser.add_argument("--parts", type=lambda text: text.split(",") if text else [], default=list(PARTS), help=f"of {','.join(PARTS)}")
     parser.add_argument(
         "--kills", type=lambda text: text.split(","), default=[], help=f"then kill each executor in these tiers, or {AWAKE}"
     )
