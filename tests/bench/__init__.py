@@ -10,7 +10,6 @@ parts of `bench.gpu`                               test_gpu.py
 simulator of shared accelerators                  test_plex.py
 kills and cuts on a shared accelerator            test_plex_faults.py
 figures of real runs on a shared accelerator      test_plex_real.py
-right and wrong programs in every sandbox         test_programs.py
 benchmark of tiers, and hidden memory             test_tiers.py
 the trainer's benchmarks measure the real step    test_trainer.py
 """

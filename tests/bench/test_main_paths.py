@@ -43,10 +43,9 @@ TESTED_ELSEWHERE = {
     "pages",
     "plex.real",
     "plex.real.tiers",
-    "programs",
     "quotes",
 }
-"""Tested by `rollout/test_precision.py`, `test_grading.py`, `test_learning.py`, `test_programs.py` and `test_quotes.py`; the last also by
+"""Tested by `rollout/test_precision.py`, `test_grading.py`, `test_learning.py` and `test_quotes.py`; the last also by
 `make check`. `plex.real` starts the stacks and recorders of `plex.real.faults`;
 `plex.real.tiers` has `test_tiers.py`."""
 
