@@ -33,7 +33,7 @@ def main() -> None:
     pool = next(name for name in tomllib.loads(options.pools.read_text()) if name != "accelerator")
     specs = [spec(KINDS[number % len(KINDS)], options, number, pool, options.max_tokens) for number in range(options.tasks)]
     with local_stack(options.pools, {"MARLAAS_SCHEDULER_POLICY": options.policy}) as stack:
-        found = asyncio.run(observed(stack, options.policy, specs, options.groups, options.seconds))
+        found = asyncio.run(observed(stack, options.policy, specs, options.groups, part.left_s(options.seconds)))
     result = figures(found)
     part.keep(result)
     print(json.dumps(result, indent=1))
@@ -49,7 +49,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--size", type=int, default=8, help="members of a group")
     parser.add_argument("--max-tokens", type=int, default=64, help="of a turn; a random model never ends one before")
     parser.add_argument("--staleness", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=60.0, help="after which the run ends")
+    parser.add_argument("--seconds", type=float, default=60.0, help="after which the run ends; less where its part has less left")
     parser.set_defaults(learning_rate=LEARNING_RATE)
     return parser.parse_args(given)
 

@@ -134,7 +134,6 @@ def main(given: Sequence[str] | None = None) -> None:
     machine = this_machine()
     if not report.commit():
         print("no git here, and BENCH_COMMIT names no commit: results will not say what they measured", flush=True)
-    paths = prepared(options.work, small=small)
     began, failed = time.monotonic(), list[str]()
     for part in options.parts:
         if not options.again and is_there(part, machine, report.commit(), small=small):
@@ -143,7 +142,7 @@ def main(given: Sequence[str] | None = None) -> None:
         if time.monotonic() - began + options.limit + GRACE_S > options.within:
             print(f"{part.name}: not started, {options.within:.0f} s would be over", flush=True)
             break
-        result = run(part, options, paths, small=small)
+        result = run(part, options, prepared(options.work, small=small), small=small)
         path = report.write(f"gpu-{part.name}", {"machine": machine | report.machine(), **result}, MEASURES)
         print(f"{part.name}: {result['seconds']}, {result.get('failed') or 'well'}: {path}", flush=True)
         failed += [part.name] * ("failed" in result)
@@ -186,7 +185,7 @@ def is_there(part: Part, machine: dict[str, Any], commit: str, *, small: bool, f
 
 
 def prepared(work: Path, *, small: bool) -> dict[str, str]:
-    """Paths of the parts, with the random model and the pools files, which are kept: writing Qwen3-0.6B's takes seconds."""
+    """Paths of the parts, in a folder with the random model and the pools files, which are kept: writing Qwen3-0.6B's takes seconds."""
     import torch
 
     model, pools, invariant = work / ("small" if small else "qwen3-0.6b"), work / "pools.toml", work / "invariant.toml"
@@ -203,11 +202,11 @@ def run(part: Part, options: argparse.Namespace, paths: dict[str, str], *, small
     notes, log, watched = (options.work / f"{part.name}.{ending}" for ending in ("jsonl", "log", "csv"))
     notes.unlink(missing_ok=True)
     program = f"-m bench.{part.program} {part.small if small else part.on_gpu}".format(**paths)
-    env = os.environ | {kept.FILE: str(notes), "BENCH_RESULTS": str(options.work / "results"), "COLUMNS": "120"}
     before_mib, began_s = driver.used_mib(), time.time()
+    of_part = {kept.FILE: str(notes), kept.UNTIL: str(began_s + options.limit), "BENCH_RESULTS": str(options.work / "results")}
     with driver.sampled(watched), log.open("wb") as output:
         command = [sys.executable, *shlex.split(program)]
-        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT, env=env, start_new_session=True)
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT, env=os.environ | of_part, start_new_session=True)
         status = ended(process, options.limit, notes)
         over_s = time.time()
     found, phases = kept.read(notes, over_s)

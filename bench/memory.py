@@ -48,7 +48,7 @@ FREE_SHARE = 0.9
 """Maximum estimate of a case as a share of the free memory."""
 SHARES = (0.9, 1.0, 1.1, 1.25)
 """Micro-batches beside an engine, of the largest that fits by the estimate; on a CPU the first alone."""
-CPU_BYTES = 2**30
+CPU_BYTES = 2**31
 """Stands for a device's memory on a CPU."""
 
 

@@ -13,6 +13,10 @@ from typing import Any, NamedTuple
 
 FILE = "BENCH_PART"
 """Variable with the file's path; all processes of a part inherit it."""
+UNTIL = "BENCH_PART_UNTIL"
+"""Variable with the end of the part's time, in Unix seconds."""
+END_S = 12.0
+"""Seconds in which a stack stops and a program writes its figures."""
 
 
 class Phase(NamedTuple):
@@ -31,6 +35,11 @@ def is_running() -> bool:
 def keep(found: Mapping[str, Any]) -> None:
     """Add results; a later value of a name replaces an earlier one."""
     _append({"found": found})
+
+
+def left_s(most_s: float) -> float:
+    """Seconds that a part may still measure, `most_s` at most, to end by itself within its time."""
+    return min(most_s, float(os.environ.get(UNTIL, "inf")) - time.time() - END_S)
 
 
 @contextmanager
