@@ -152,6 +152,7 @@ def compare(pools: Path, steps: int, conditions: Sequence[str]) -> dict[str, Any
     with local_stack(pools) as stack:
         for one in specs:
             alone |= asyncio.run(train(stack, [one], Condition()))
+            part.keep({"alone": alone})
     for name in conditions:
         condition, served = condition_of(name), list[Answer]()
         with local_stack(pools, samplers=condition.samplers) as stack:

@@ -88,6 +88,7 @@ async def one_run(client: Client, seed: int, steps: int, others: int) -> dict[st
     async for event in client.watch(task, *companions):
         if event.task == task and event.event == "step":
             metrics.append(dict(step_of(event).metrics))
+            part.keep({"running": {"seed": seed, "others": others, "rewards": [step["reward_mean"] for step in metrics]}})
         elif event.event == "step":
             companions_steps += 1
         if event.task == task and event.event in ("finished", "failed", "rejected"):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.harness import report
+from bench.harness import part, report
 from bench.harness.keys import measuring, operator
 from bench.harness.services import BenchError, local_stack
 from bench.plex.real import arms, slices
@@ -161,6 +161,7 @@ async def trained(stack: Stack, specs: Sequence[TaskSpec]) -> Trained:
             names = {task: one.name for task, one in zip(ids, specs, strict=True)}
             async for event in client.watch(*ids):
                 if event.event == "step":
+                    part.keep({"steps": 1 + sum(map(len, digests.values())), "until_s": round(event.at_s - began_s, 2)})
                     stored: Any = event.data["stored"]
                     digests.setdefault(names[event.task], []).append(stored["adapter"]["blob"]["sha256"])
                 elif event.event == "finished":

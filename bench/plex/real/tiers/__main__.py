@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from bench.harness import report
+from bench.harness import part, report
 from bench.harness.services import BenchError, nats, run_or_exit
 from bench.plex.real import bases
 from bench.plex.real.tiers import versions
@@ -84,6 +84,7 @@ def one(base: str, executor: str, model: Path, url: str, folder: Path, options: 
         with started(base, executor, model, url, folder, options) as process:
             if "tiers" in options.parts:
                 found |= tiers(process, options.cycles, options.closings)
+                part.keep(found)
             if "sequences" in options.parts:
                 found["sequences"] = sequences(process, options.sequences, options.sequences_s)
     if options.kills:
@@ -124,6 +125,7 @@ def kills(base: str, executor: str, model: Path, url: str, folder: Path, options
                 found[-1]["next_works"] = works
             if tier is not None:
                 found.append(killed(tier, process, folder / LOCKS))
+                part.keep({"kills": found})
     return found
 
 
