@@ -72,6 +72,7 @@ def main(argv: list[str] | None = None) -> None:
             part.keep({"model": args.model, "rows": result["rows"]})
             print(json.dumps(row), flush=True)
     print(f"written: {report.write(args.name, result)}")
+    sys.exit("bench.memory: cases failed" if any("failed" in row for row in result["rows"]) else 0)
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
