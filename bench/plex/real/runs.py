@@ -1,7 +1,6 @@
 """One run of an arm: a stack is started, warmed up, and given the workload's tasks."""
 
 import asyncio
-import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -58,8 +57,6 @@ class Ran:
 
 def run(arm: Arm, workload: Workload, bases: Mapping[str, Path], device: str = "cpu") -> list[dict[str, Any]]:
     """Figures of each round; `device`: of the accelerator. Raises: BenchError when a stack does not start or a task does not finish."""
-    if device == "cpu":
-        os.sched_setaffinity(0, {OTHERS_CORE})
     parts = [[one] for one in workload.pools] if arm.dedicated else [list(workload.pools)]
     by_part = [_run_stack(arm, workload, pools, bases, device) for pools in parts]
     return [_figures(arm, workload, list(ran)) for ran in zip(*by_part, strict=True)]
@@ -94,7 +91,8 @@ def _run_stack(arm: Arm, workload: Workload, pools: Sequence[PoolLoad], bases: M
             data.append(plan.data)
             return plan
 
-        with local_stack(file, arms.settings(arm, device), changed=noted) as stack:
+        others = [OTHERS_CORE] if device == "cpu" else []
+        with local_stack(file, arms.settings(arm, device), changed=noted, cores=others) as stack:
             folder = data[0] / "accelerators" / arms.ACCELERATOR if arm.options is not None else None
             asyncio.run(trained(stack, [spec for one in pools for spec in task_specs(one, 1)[:1]]))  # engines start
             cores = [CORE] if device == "cpu" else []
