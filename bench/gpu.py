@@ -144,7 +144,7 @@ def main(given: Sequence[str] | None = None) -> None:
             break
         result = run(part, options, prepared(options.work, small=small), small=small)
         path = report.write(f"gpu-{part.name}", {"machine": machine | report.machine(), **result}, MEASURES)
-        print(f"{part.name}: {result['seconds']}, {result.get('failed') or 'well'}: {path}", flush=True)
+        print(f"{part.name}: {result['seconds']}, {result.get('failed', 'well').splitlines()[-1]}: {path}", flush=True)
         failed += [part.name] * ("failed" in result)
     sys.exit(f"bench.gpu: failed: {', '.join(failed)}" if failed else 0)
 
