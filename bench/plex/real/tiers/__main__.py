@@ -82,11 +82,14 @@ def one(base: str, executor: str, model: Path, url: str, folder: Path, options: 
     found: dict[str, Any] = {"load": report.load_now()}
     if options.parts:
         with started(base, executor, model, url, folder, options) as process:
-            if "tiers" in options.parts:
-                found |= tiers(process, options.cycles, options.closings)
-                part.keep(found)
-            if "sequences" in options.parts:
-                found["sequences"] = sequences(process, options.sequences, options.sequences_s)
+            with part.phase("start"):
+                process.order("use")
+            with part.phase("measured"):
+                if "tiers" in options.parts:
+                    found |= tiers(process, options.cycles, options.closings)
+                    part.keep(found)
+                if "sequences" in options.parts:
+                    found["sequences"] = sequences(process, options.sequences, options.sequences_s)
     if options.kills:
         found["kills"] = kills(base, executor, model, url, folder, options)
     return found
@@ -120,7 +123,8 @@ def kills(base: str, executor: str, model: Path, url: str, folder: Path, options
     found: list[dict[str, Any]] = []
     for tier in (*options.kills, None):
         with started(base, executor, model, url, folder, options) as process:
-            works = bool(process.order("lock") and process.order("use"))
+            with part.phase("start"):
+                works = bool(process.order("lock") and process.order("use"))
             if found:
                 found[-1]["next_works"] = works
             if tier is not None:
