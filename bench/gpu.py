@@ -84,6 +84,7 @@ class Part:
 
 BENCH_POOL = "--pools {pools} --pool bench"
 BF16 = "--device cuda --precision bfloat16"
+ON_CPU = "--device cpu --precision float32 --model small"
 SHARED = "plex.real --runs 1 --forget --folder {work}/plex --arms"
 TIERS = "plex.real.tiers --folder {work}/plex --log {work}/tiers.log"
 KILLS = ("awake", "device", "host", "disk", "none")
@@ -117,11 +118,8 @@ PARTS = (
         for executor in EXECUTORS
         for tier in KILLS
     ),
-    Part("memory-0.6b", f"memory --forms {FORMS}", f"{BF16} --tokens 2048,8192 --steps 3", "--device cpu --model small --tokens 512"),
-    *(
-        Part(f"memory-{size}", f"memory {BESIDE}", f"{BF16} --model qwen3-{size}", "--device cpu --precision float32 --model small")
-        for size in ("4b", "8b")
-    ),
+    Part("memory-0.6b", f"memory --forms {FORMS}", f"{BF16} --tokens 2048,8192 --steps 3", f"{ON_CPU} --tokens 512"),
+    *(Part(f"memory-{size}", f"memory {BESIDE}", f"{BF16} --model qwen3-{size}", ON_CPU) for size in ("4b", "8b")),
     Part("steps", "shared_steps --model {model}", "--device cuda --tasks 1,8 --repeats 3", "--device cpu --tasks 2 --repeats 2 --groups 2"),
 )
 NAMES = tuple(one.name for one in PARTS)
