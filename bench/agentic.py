@@ -14,16 +14,18 @@ after the other, which takes a quarter of an hour with 32, `--sequential-runs` t
 import argparse
 import asyncio
 import os
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from typing import Any
 
 from bench.charts.policy_tables import POLICIES
-from bench.harness import report
+from bench.harness import part, report
 from bench.harness.keys import measuring, operator
 from bench.harness.load.standins import SampledSpan, Trace
 from bench.harness.measures import cores, stages, timeline
@@ -31,6 +33,7 @@ from bench.harness.measures.tap import overheard, sampled_spans
 from bench.harness.services import BenchError, local_stack, run_or_exit
 from bench.scaling import DRAWN_TASKS, without_lanes
 from bench.trl import LEARNING_RATE, WORKLOADS, spec
+from common.spec import TaskSpec
 from common.task_states import ENDED
 from marlaas.client import ClientError
 from marlaas.reporting.progress import TrainedStep, step_of
@@ -122,6 +125,8 @@ class PolicyRun:
     tasks: int
     submitted_s: float
     ended_s: dict[str, float]
+    """Of an unfinished task the end of the observation."""
+    unfinished: frozenset[str]
     steps: list[tuple[str, TrainedStep]]
     sampled: list[SampledSpan]
     groups_per_step: int
@@ -133,12 +138,23 @@ class PolicyRun:
 async def measured(stack: Stack, policy: str, tasks: int, options: argparse.Namespace) -> PolicyRun:
     """Raises: BenchError when a task does not finish."""
     specs = [spec(WORKLOAD, options, number) for number in range(tasks)]
+    patience_s = PATIENCE_S + STEP_PATIENCE_S * tasks * options.steps
+    found = await observed(stack, policy, specs, options.groups, patience_s)
+    if found.unfinished:
+        raise BenchError(f"{tasks} tasks: not finished after {patience_s:.0f} s")
+    turns = tasks * options.steps * options.groups * options.size * WORKLOADS[WORKLOAD]["turns"]
+    if len(found.steps) != tasks * options.steps or len(found.sampled) < turns:
+        seen = f"{len(found.steps)} steps and {len(found.sampled)} turns"
+        raise BenchError(f"{tasks} tasks: {seen} were seen, expected {tasks * options.steps} and {turns}")
+    return found
+
+
+async def observed(stack: Stack, policy: str, specs: Sequence[TaskSpec], groups: int, most_s: float) -> PolicyRun:
+    """The tasks until all have finished, or for `most_s` seconds. `groups`: of a step. Raises: BenchError when a task fails."""
     steps: list[tuple[str, TrainedStep]] = []
     ended: dict[str, float] = {}
-    patience_s = PATIENCE_S + STEP_PATIENCE_S * tasks * options.steps
     try:
         async with (
-            asyncio.timeout(patience_s),
             operator(stack) as client,
             overheard(*measuring(stack)) as heard,
         ):
@@ -146,27 +162,26 @@ async def measured(stack: Stack, policy: str, tasks: int, options: argparse.Name
             submitted_s = time.time()
             ids = await asyncio.gather(*(client.submit(one) for one in specs))
             names = {task: one.name for task, one in zip(ids, specs, strict=True)}
-            async for event in client.watch(*ids):
-                if event.event == "step":
-                    steps.append((names[event.task], step_of(event)))
-                elif event.event == "finished":
-                    ended[names[event.task]] = event.at_s
-                elif event.event in ENDED:
-                    raise BenchError(f"task {event.task} {event.event}: {event.data}")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(most_s):
+                    async for event in client.watch(*ids):
+                        if event.event == "step":
+                            steps.append((names[event.task], step_of(event)))
+                            tokens = sum(step.sampled_tokens for _, step in steps)
+                            part.keep({"steps": len(steps), "sampled_tokens": tokens, "until_s": round(event.at_s - submitted_s, 2)})
+                        elif event.event == "finished":
+                            ended[names[event.task]] = event.at_s
+                        elif event.event in ENDED:
+                            raise BenchError(f"task {event.task} {event.event}: {event.data}")
+            unfinished = frozenset(names.values()) - ended.keys()
+            ended |= dict.fromkeys(unfinished, time.time())
             cpu = {name: after - cpu_before[name] for name, after in cores.cpu_s(stack).items()}
             machine_cpu_s = cores.machine_cpu_s() - machine_before
-    except TimeoutError:
-        raise BenchError(f"{tasks} tasks: not finished after {patience_s:.0f} s") from None
     except ClientError as error:
         raise BenchError(str(error)) from None
     spans = [span for span in sampled_spans(heard) if span.task in names]
-    turns = tasks * options.steps * options.groups * options.size * WORKLOADS[WORKLOAD]["turns"]
-    if len(steps) != tasks * options.steps or len(spans) < turns:
-        raise BenchError(
-            f"{tasks} tasks: {len(steps)} steps and {len(spans)} turns were seen, expected {tasks * options.steps} and {turns}"
-        )
     sampled = [replace(span, task=names[span.task]) for span in spans]
-    return PolicyRun(policy, tasks, submitted_s, ended, steps, sampled, options.groups, cpu, machine_cpu_s)
+    return PolicyRun(policy, len(specs), submitted_s, ended, unfinished, steps, sampled, groups, cpu, machine_cpu_s)
 
 
 def complete(found: PolicyRun, idle: dict[str, float], *, draws: bool) -> dict[str, Any]:
@@ -175,6 +190,7 @@ def complete(found: PolicyRun, idle: dict[str, float], *, draws: bool) -> dict[s
     trace = Trace(found.sampled, [stages.trained_span(task, step) for task, step in found.steps])
     # One place: the sampler is busy while it has any turn.
     sampler, trainer = timeline.uses(trace, found.submitted_s, found.ended_s, places=1)
+    always_idle, _ = timeline.uses(trace, found.submitted_s, found.ended_s, places=sys.maxsize)
     tokens = sum(step.sampled_tokens for _, step in found.steps)
     times = [(task, step.version, step.first_admitted_s or 0.0, step.at_s) for task, step in found.steps]
     rewards: defaultdict[str, list[float]] = defaultdict(list)
@@ -197,6 +213,7 @@ def complete(found: PolicyRun, idle: dict[str, float], *, draws: bool) -> dict[s
         | {"core": cores.busy_share(found.cpu_s["engine"] / took_s, idle["engine"]), "idle_core": idle["engine"]},
         "trainer": asdict(trainer)
         | {"core": cores.busy_share(found.cpu_s["trainer"] / took_s, idle["trainer"]), "idle_core": idle["trainer"]},
+        "time_in": always_idle.idle_by_cause,
         "stages_s": stages.stage_times(trace, found.groups_per_step),
         "cpu_s": {name: round(spent, 2) for name, spent in found.cpu_s.items()},
         "cpu_s_per_step": round(ours_s / len(found.steps), 3),

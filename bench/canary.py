@@ -20,6 +20,7 @@ import llvmlite.binding  # noqa: F401  # pyright: ignore[reportUnusedImport]  vL
 import numpy as np
 import torch
 
+from bench.harness import part
 from bench.harness.report import ROOT
 from common.pools import Pool, read_pools
 from common.spec import Lora
@@ -38,6 +39,7 @@ def main() -> None:
     options = arguments()
     pool = read_pools(options.pools)[options.pool].model_copy(update={"precision": options.precision, "head": options.head})
     found = asyncio.run(differences(pool, options.device, options.adapters))
+    part.keep(found)
     print(json.dumps(found, indent=1))
     sys.exit(0 if found["is_right"] else 1)
 
@@ -57,17 +59,23 @@ async def differences(pool: Pool, device: str, adapters: int) -> dict[str, Any]:
     """`alone`, `together`: adapter → [largest, mean] difference per token in nats; `other`: the minima for another's canary."""
     with tempfile.TemporaryDirectory(prefix="marlaas-canary-") as name:
         folder = Path(name)
-        ids, expected = trainer_logprobs(pool, device, adapters, folder)
+        with part.phase("trainer"):
+            ids, expected = trainer_logprobs(pool, device, adapters, folder)
         settings = EngineSettings.of(pool, device=device, cores=(0,) if device == "cpu" else ())  # type: ignore[arg-type]
-        engine = await Engine.start(replace(settings, adapters=adapters, adapters_held=adapters))
+        with part.phase("start"):
+            engine = await Engine.start(replace(settings, adapters=adapters, adapters_held=adapters))
         try:
-            for adapter in expected:
-                await engine.load(adapter, folder / adapter)
-            alone = {adapter: await engine_logprobs(engine, ids, adapter) for adapter in expected}
-            got = await asyncio.gather(*(engine_logprobs(engine, ids, adapter) for adapter in expected))
-            together = dict(zip(expected, got, strict=True))
+            with part.phase("first_token"):
+                await engine.warm_up()
+            with part.phase("measured"):
+                for adapter in expected:
+                    await engine.load(adapter, folder / adapter)
+                alone = {adapter: await engine_logprobs(engine, ids, adapter) for adapter in expected}
+                got = await asyncio.gather(*(engine_logprobs(engine, ids, adapter) for adapter in expected))
+                together = dict(zip(expected, got, strict=True))
         finally:
-            engine.process.close()
+            with part.phase("stop"):
+                engine.process.close()
     allowed = engine.canary_tolerance
     found = {
         "alone": {adapter: apart(alone[adapter], expected[adapter]) for adapter in expected},

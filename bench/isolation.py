@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Any
 
-from bench.harness import report
+from bench.harness import part, report
 from bench.harness.keys import operator
 from bench.harness.services import local_stack
 from common.spec import TaskSpec, parse_spec
@@ -53,6 +53,8 @@ def main() -> None:
     else:
         result = {"machine": report.machine()} | run([int(seed) for seed in options.seeds.split(",")], options.steps)
         print(f"written: {report.write(NAME, result)}")
+    if part.is_running():
+        return
     from bench.charts import learning
 
     for plot in learning.draw_isolation(result):
@@ -70,6 +72,7 @@ async def all_runs(stack: Stack, seeds: list[int], steps: int) -> list[dict[str,
         for seed in seeds:
             for others in (0, len(OTHERS)):
                 runs.append(await one_run(client, seed, steps, others))
+                part.keep({"runs": runs})
                 last = runs[-1]["rewards"][-4:]
                 print(f"seed {seed}, beside {others}: {runs[-1]['took_s']} s, last rewards {last}", file=sys.stderr, flush=True)
     return runs
@@ -85,6 +88,7 @@ async def one_run(client: Client, seed: int, steps: int, others: int) -> dict[st
     async for event in client.watch(task, *companions):
         if event.task == task and event.event == "step":
             metrics.append(dict(step_of(event).metrics))
+            part.keep({"running": {"seed": seed, "others": others, "rewards": [step["reward_mean"] for step in metrics]}})
         elif event.event == "step":
             companions_steps += 1
         if event.task == task and event.event in ("finished", "failed", "rejected"):

@@ -4,23 +4,35 @@ A base model of Qwen3-0.6B's shape with random weights takes one step on a singl
 a row for each trajectory and once with shared prompts, with all activations kept or (`--forms recomputed`) recomputed. Each case is a
 process of its own; of several `--steps` the time is the median of all but the first. On a CPU the peak is the process's resident memory
 (VmHWM), on a GPU what PyTorch allocated. A case whose estimate exceeds the free memory is listed, not run.
+
+`--beside 0.6` starts an engine on that share of the device, of the same shape with weights that vLLM makes up and without graphs. Then
+micro-batches around the largest that fits beside it by the estimate are tried, until one fails. A CPU has no such share: there the case
+is a small one.
 """
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from bisect import bisect_left
+from collections.abc import Generator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from bench.harness import report
+from bench.harness import part, report
 from bench.harness.models import MODELS, random_model
 from bench.harness.report import ROOT
+from bench.harness.services import BenchError
+from common.leases.memory import driver_memory
+from common.pools import Pool
 from common.pools.memory import ModelShape, Precision, train_memory
 
 if TYPE_CHECKING:
@@ -34,6 +46,10 @@ ATTEMPTS = 8
 """Attempts at each shared prompt, which is as long as two of them."""
 FREE_SHARE = 0.9
 """Maximum estimate of a case as a share of the free memory."""
+SHARES = (0.9, 1.0, 1.1, 1.25)
+"""Micro-batches beside an engine, of the largest that fits by the estimate; on a CPU the first alone."""
+CPU_BYTES = 2**31
+"""Stands for a device's memory on a CPU."""
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -41,13 +57,22 @@ def main(argv: list[str] | None = None) -> None:
     if args.case:
         print(json.dumps(measured(args)))
         return
+    if args.engine:
+        hold_engine(args)
+        return
+    if args.beside:
+        rows = beside_engine(args)
+        print(json.dumps(rows, indent=1))
+        sys.exit(0 if any("failed" not in row for row in rows) else "bench.memory: no micro-batch fits beside the engine")
     result: dict[str, Any] = {"machine": report.machine(), "model": args.model, "rank": args.rank, "rows": []}
     for precision, form, rows in product(args.precision.split(","), args.forms.split(","), args.rows.split(",")):
         for tokens in map(int, args.tokens.split(",")):
             row = run_case(args, precision, tokens, shared=rows == "shared", recomputed=form == "recomputed")
             result["rows"].append(row)
+            part.keep({"model": args.model, "rows": result["rows"]})
             print(json.dumps(row), flush=True)
     print(f"written: {report.write(args.name, result)}")
+    sys.exit("bench.memory: cases failed" if any("failed" in row for row in result["rows"]) else 0)
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -65,6 +90,8 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--shared", action="store_true", help="in one case: share prompts")
     parser.add_argument("--recomputed", action="store_true", help="in one case: recompute activations")
     parser.add_argument("--case", action="store_true", help="run one case here and print it")
+    parser.add_argument("--beside", type=float, help="find the largest micro-batch beside an engine with this share of the device")
+    parser.add_argument("--engine", action="store_true", help="be that engine until the input ends")
     return parser.parse_args(argv)
 
 
@@ -86,6 +113,67 @@ def run_case(args: argparse.Namespace, precision: Precision, tokens: int, *, sha
     if done.returncode != 0:
         return row | {"failed": done.stderr.strip()[-400:]}
     return row | json.loads(done.stdout.splitlines()[-1])
+
+
+def beside_engine(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Cases beside an engine, until one fails."""
+    shape, on_cpu, recomputed = ModelShape.of(MODELS[args.model]), args.device == "cpu", "recomputed" in args.forms
+    assert shape is not None
+    form = {"rank": args.rank, "shared": False, "on_cpu": on_cpu, "recomputed": (shape.layers - 1) * recomputed}
+    rows: list[dict[str, Any]] = []
+    with engine([f"--{name}={getattr(args, name)}" for name in ("beside", "model", "device")]) as described:
+        limit = int((1 - args.beside) * CPU_BYTES) if on_cpu else driver_memory("cuda:0").free_bytes
+        fits = bisect_left(
+            range(2**20), limit, key=lambda tokens: train_memory(shape, tokens=tokens, precision=args.precision, **form).total
+        )
+        described |= {"model": args.model, "free_mib": limit >> 20, "fit_by_estimate": fits}
+        for share in SHARES[: 1 if on_cpu else None]:
+            rows.append(run_case(args, args.precision, int(share * fits), shared=False, recomputed=recomputed))
+            part.keep(described | {"largest": max((row["tokens"] for row in rows if "failed" not in row), default=0), "rows": rows})
+            if "failed" in rows[-1]:
+                break
+    return rows
+
+
+@contextmanager
+def engine(given: list[str]) -> Generator[dict[str, Any]]:
+    """What an engine says of itself, which another process holds until the end of the block."""
+    with part.phase("start"):
+        command = [sys.executable, "-m", "bench.memory", "--engine", *given]
+        running = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        assert running.stdin is not None
+        assert running.stdout is not None
+        described = next((line for line in running.stdout if line.startswith("{")), "")
+    try:
+        if not described:
+            raise BenchError(f"the engine ended at its start with status {running.wait()}")
+        with part.phase("measured"):
+            yield json.loads(described)
+    finally:
+        with part.phase("stop"):
+            running.stdin.close()
+            running.wait()
+
+
+def hold_engine(args: argparse.Namespace) -> None:
+    """An engine of the pool's defaults in this process, until the input ends."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    from transformers import Qwen3Config
+
+    from rollout_svc.engine.config import EngineSettings, engine_arguments
+    from rollout_svc.engine.start import import_vllm
+
+    with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
+        Qwen3Config(**MODELS[args.model], architectures=["Qwen3ForCausalLM"], max_position_embeddings=40_960).save_pretrained(folder)
+        pool = Pool(model=folder, gpu_memory_share=args.beside, context_tokens=2048, kv_cache_gib=0.1, sequences=64)
+        settings = EngineSettings.of(pool, device=args.device)
+        given = engine_arguments(settings, cpu=import_vllm(settings))
+        given.load_format, given.enforce_eager = "dummy", True
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        held = LLMEngine.from_engine_args(given)
+        print(json.dumps({"engine_share": args.beside, "engine_kv_blocks": held.vllm_config.cache_config.num_gpu_blocks}), flush=True)
+        sys.stdin.read()
 
 
 def measured(args: argparse.Namespace) -> dict[str, Any]:

@@ -18,9 +18,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bench.harness import part
+from bench.harness.load.trajectories import Lengths, make_groups
 from bench.harness.models import QWEN3_0_6B, random_model
 from bench.harness.report import ROOT, load_now, machine, write
-from bench.trainer_step import Lengths, make_groups
 
 if TYPE_CHECKING:
     import torch
@@ -98,6 +99,7 @@ def measurements(args: argparse.Namespace) -> dict[str, Any]:
             found[way] = json.loads(done.stdout)
             print(f"{tasks} tasks, {way}: {found[way]['wall_s']:.3f} s", file=sys.stderr, flush=True)
         rows.append(found | {"gain": gain(found, args.device)})
+        part.keep({"rows": rows, "left_out": left_out})
     if args.device == "cpu":
         left_out.append("everything on a GPU: torch sees none here")
     settings = {name: getattr(args, name) for name in SETTINGS}

@@ -1,62 +1,81 @@
-"""Start time, time to a task's first step, and memory of the one-machine stack.
+"""One-machine stack with tasks that start together: seconds until it is ready and to first steps, rewards, gains and memory. Prints JSON.
 
-python -m bench.stack [--steps N]     prints JSON
+    python -m bench.stack [--steps N]                    the three example tasks
+    python -m bench.stack --task FILE --seeds 0,1,2      a task file beside its pools.toml, each seed a task of another tenant, evaluated
+                                                         before and after on its protocol of held-out prompts
 
-`--pools FILE --spec JSON --tasks N` trains N tasks of the spec's shape on the file's first pool in place of the example tasks.
+`recipe` stands for recipes/format-135m where its base model is there (its README), else for examples/compose, whose model is in the tree.
 """
 
 import argparse
 import asyncio
 import json
 import time
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import psutil
 
+from bench.harness import part
 from bench.harness.keys import operator
 from bench.harness.measures import usage
 from bench.harness.report import ROOT, machine
-from bench.harness.services import local_stack
-from common.spec import TaskSpec, parse_spec
+from bench.harness.services import BenchError, local_stack, run_or_exit
+from bench.learning.arms import EXAMPLE, HELD_OUT
+from bench.learning.intervals import over_seeds_and_prompts
+from common.spec import TaskSpec
+from marlaas.reporting.progress import Progress
 from marlaas.stack.state_files import Stack
+from marlaas.task_file import read_task
 
 SAMPLE_S = 2.0
+FORMAT = ROOT / "recipes" / "format-135m"
+RECIPE = FORMAT / "task.toml" if (FORMAT / "base").exists() else EXAMPLE / "compose.toml"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=10, help="of each of the three example tasks")
-    parser.add_argument("--pools", type=Path, default=ROOT / "pools.toml")
-    parser.add_argument("--spec", type=json.loads, help="fields that differ from a plain task's")
-    parser.add_argument("--tasks", type=int, default=4, help="with --spec")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", type=lambda text: RECIPE if text == "recipe" else Path(text), help="default: the three examples")
+    parser.add_argument("--seeds", type=lambda text: [int(one) for one in text.split(",")], default=[0], help="with --task")
+    parser.add_argument("--steps", type=int, default=10, help="of each task")
+    parser.add_argument("--groups", type=int, help="of a step, with --task")
     options = parser.parse_args()
+    if options.task:
+        pools, specs = options.task.with_name("pools.toml"), [seeded(read_task(options.task), seed, options) for seed in options.seeds]
+    else:
+        pools, examples = ROOT / "pools.toml", sorted((ROOT / "examples").glob("*.toml"))
+        specs = [read_task(path).model_copy(update={"steps": options.steps}) for path in examples]
     started = time.monotonic()
-    with local_stack(options.pools) as stack:
-        ready_s = time.monotonic() - started
-        result = {"ready_s": round(ready_s, 1), "idle_mib": memory_mib(stack)} | asyncio.run(trained(stack, specs_of(options)))
+    with local_stack(pools) as stack:
+        supervisor = psutil.Process(stack.supervisor.pid)
+        result = {
+            "task": str(options.task or "examples").removeprefix(f"{ROOT}/"),
+            "ready_s": round(time.monotonic() - started, 1),
+            "ready_processor_s": round(sum(usage.cpu_s(one) for one in usage.family(supervisor)), 1),
+            "idle_mib": memory_mib(stack),
+        }
+        part.keep(result)
+        result |= asyncio.run(trained(stack, specs))
     print(json.dumps({"machine": machine()} | result, indent=2))
 
 
-def specs_of(options: argparse.Namespace) -> list[TaskSpec]:
-    """The example tasks, or tasks of the given spec."""
-    if options.spec is None:
-        examples = [tomllib.loads(path.read_text()) for path in sorted((ROOT / "examples").glob("*.toml"))]
-        return [parse_spec(example | {"steps": options.steps}) for example in examples]
-    pool = next(iter(tomllib.loads(options.pools.read_text())))
-    common = {"pool": pool, "steps": options.steps, "environment": {"name": "synthetic", "options": {"reward": "coin"}}} | options.spec
-    own = [{"name": f"bench-{number}", "tenant": f"tenant-{number}", "seed": number} for number in range(options.tasks)]
-    return [parse_spec(common | one) for one in own]
+def seeded(spec: TaskSpec, seed: int, options: argparse.Namespace) -> TaskSpec:
+    """The task with another seed, evaluated before its first step and after its last by the held-out protocol alone."""
+    protocols = tuple(one for one in spec.evaluation.protocol if one.name == HELD_OUT)
+    algorithm = spec.algorithm.model_copy(update={"groups_per_step": options.groups or spec.algorithm.groups_per_step})
+    evaluation = spec.evaluation.model_copy(update={"every": options.steps, "protocol": protocols})
+    own = {"name": f"seed-{seed}", "tenant": f"tenant-{seed}", "seed": seed, "steps": options.steps}
+    return spec.model_copy(update={**own, "algorithm": algorithm, "evaluation": evaluation})
 
 
-async def trained(stack: Stack, specs: Sequence[TaskSpec]) -> dict[str, object]:
-    """Train the tasks together: seconds to each one's first step, to the end, and memory on the way."""
-    first_step_s: dict[str, float] = {}
+async def trained(stack: Stack, specs: Sequence[TaskSpec]) -> dict[str, Any]:
+    """Train the tasks together. Raises: BenchError when one does not finish."""
     peak: dict[str, int] = {}
     async with operator(stack) as client:
-        submitted = time.time()
-        tasks = [await client.submit(spec) for spec in specs]
+        submitted_s = time.time()
+        tasks = {task: Progress(task, spec) for spec in specs for task in [await client.submit(spec)]}
 
         async def sample() -> None:
             while True:
@@ -64,23 +83,42 @@ async def trained(stack: Stack, specs: Sequence[TaskSpec]) -> dict[str, object]:
                     peak[name] = max(mib, peak.get(name, 0))
                 await asyncio.sleep(SAMPLE_S)
 
-        sampled = 0
         sampling = asyncio.create_task(sample())
         async for event in client.watch(*tasks):
-            if event.event == "step":
-                sampled += int(str(event.data["sampled_tokens"]))
-                first_step_s.setdefault(event.task.rsplit("-", 1)[0], round(event.at_s - submitted, 1))
+            tasks[event.task].apply(event)
+            part.keep(figures(list(tasks.values()), submitted_s))
         sampling.cancel()
-    took = time.time() - submitted
+    if failed := [f"{one.task} {one.state}: {one.reason}" for one in tasks.values() if one.state != "finished"]:
+        raise BenchError("; ".join(failed))
+    return figures(list(tasks.values()), submitted_s) | {"peak_mib": peak, "peak_total_mib": peak["total"]}
+
+
+def figures(tasks: Sequence[Progress], submitted_s: float) -> dict[str, Any]:
+    """Figures of all steps and evaluations until now, by task."""
+    steps = [step for one in tasks for step in one.steps]
+    took_s = max((step.at_s - submitted_s for step in steps), default=1.0)
+    first_s = [step.first_sampled_s - submitted_s for step in steps if step.first_sampled_s is not None]
+    evaluated = {one.spec.name: sorted(one.evaluations[HELD_OUT].items()) for one in tasks if HELD_OUT in one.evaluations}
     return {
-        "first_step_s": first_step_s,
-        "steps": (steps := sum(spec.steps for spec in specs)),
-        "all_steps_s": round(took, 1),
-        "steps_per_s": round(steps / took, 2),
-        "sampled_tokens_per_s": round(sampled / took),
-        "peak_mib": peak,
-        "peak_total_mib": peak["total"],
+        "first_token_s": round(min(first_s), 1) if first_s else None,
+        "first_step_s": {one.spec.name: round(one.steps[0].at_s - submitted_s, 1) for one in tasks if one.steps},
+        "rewards": {one.spec.name: [round(one.reward_before or 0.0, 3), round(one.reward_after or 0.0, 3)] for one in tasks},
+        "steps": len(steps),
+        "all_steps_s": round(took_s, 1),
+        "steps_per_s": round(len(steps) / took_s, 2),
+        "sampled_tokens_per_s": round(sum(step.sampled_tokens for step in steps) / took_s),
+        "held_out": {name: {version: found.reward for version, found in each} for name, each in evaluated.items()},
+        "held_out_gain": gain(
+            [(each[0][1].rewards_by_prompt(), each[-1][1].rewards_by_prompt()) for each in evaluated.values() if each[1:]]
+        ),
     }
+
+
+def gain(pairs: Sequence[tuple[dict[int, float], dict[int, float]]]) -> dict[str, float] | None:
+    """Mean gain over tasks and prompts with its 95 % interval, from rewards before and after by prompt; None without any."""
+    common = sorted(set[int].intersection(*(set(one) for pair in pairs for one in pair))) if pairs else []
+    gains_S_P = np.array([[after[prompt] - before[prompt] for prompt in common] for before, after in pairs], np.float64)
+    return over_seeds_and_prompts(gains_S_P).to_json() | {"prompts": len(common)} if common else None
 
 
 def memory_mib(stack: Stack) -> dict[str, int]:
@@ -95,4 +133,4 @@ def memory_mib(stack: Stack) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    main()
+    run_or_exit("bench.stack", main)

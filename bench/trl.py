@@ -204,18 +204,18 @@ def ours(workload: str, options: argparse.Namespace, python: Path) -> dict[str, 
     return found | {"start_s": round(ready_s, 2), "with_starts_s": round(with_starts_s, 2)}
 
 
-def spec(workload: str, options: argparse.Namespace, number: int) -> TaskSpec:
+def spec(workload: str, options: argparse.Namespace, number: int, pool: str = "tiny", max_tokens: int = MAX_TOKENS) -> TaskSpec:
     turns = WORKLOADS[workload]["turns"]
     algorithm = {"group_size": options.size, "groups_per_step": options.groups, "max_staleness": options.staleness}
     return parse_spec(
         {
             "name": f"task-{number}",
             "tenant": f"tenant-{number}",
-            "pool": "tiny",
+            "pool": pool,
             "steps": options.steps,
             "seed": number,
             "environment": {"name": "synthetic", "options": environment(workload)},
-            "sampling": {"max_tokens": MAX_TOKENS},
+            "sampling": {"max_tokens": max_tokens},
             "limits": {"max_prompt_tokens": 128, "max_turns": turns, "max_reply_tokens": 64},
             "algorithm": algorithm,
             "lora": {"rank": RANK, "alpha": 2 * RANK},

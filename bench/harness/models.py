@@ -1,5 +1,6 @@
 """Base models with random weights, for benchmarks of speed and memory."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,8 @@ DEEP = SMALL | {"num_hidden_layers": 24, "hidden_size": 512, "intermediate_size"
 SHAPES = {f"qwen3-{size.replace(' ', '').lower()}": config for size, config in QWEN3.items()}
 MODELS = SHAPES | {"small": SMALL, "large-vocabulary": LARGE_VOCABULARY, "deep": DEEP}
 """Name → arguments of transformers' `Qwen3Config`."""
+LETTERS = str.maketrans("0123456789", "aeioubcdfg")
+"""Digits as letters: sampled words have vowels, so that rewards for them differ."""
 
 
 def random_model(config: dict[str, Any], dtype: "torch.dtype", device: "torch.device") -> "PreTrainedModel":
@@ -63,13 +66,18 @@ def random_model(config: dict[str, Any], dtype: "torch.dtype", device: "torch.de
 
 
 def write_model(config: dict[str, Any], dtype: "torch.dtype", folder: Path) -> Path:
-    """The random model as files, with the tiny model's tokenizer."""
+    """The random model as files, with the tiny model's tokenizer, which has a word of letters for each token that the tiny model lacks."""
     import torch
     from transformers import GenerationConfig
 
     made = random_model(config | {"eos_token_id": 2, "pad_token_id": 0}, dtype, torch.device("cpu"))
     made.generation_config = GenerationConfig(eos_token_id=2, pad_token_id=0, do_sample=True)
     made.save_pretrained(folder)
-    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+    tokenizer = json.loads((ROOT / "models/tiny" / "tokenizer.json").read_text())
+    words: dict[str, int] = tokenizer["model"]["vocab"]
+    first = 1 + max(*words.values(), *(one["id"] for one in tokenizer["added_tokens"]))
+    words |= {str(number).translate(LETTERS): number for number in range(first, config["vocab_size"])}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    for file in ("tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(ROOT / "models/tiny" / file, folder / file)
     return folder

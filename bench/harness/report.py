@@ -13,6 +13,8 @@ from typing import Any
 
 import psutil
 
+from bench.harness import part
+
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(os.environ.get("BENCH_RESULTS") or ROOT / "bench" / "results")
 """Folder of results; the variable is for tests, whose results are discarded."""
@@ -72,10 +74,12 @@ def stolen_share(before: Any, after: Any) -> float:
 
 
 def write(name: str, result: dict[str, object], measures: Sequence[str] = CODE) -> Path:
-    """Keep `result` as bench/results/<name>.json, with commit, date, command, and the machine's speed afterwards.
+    """Keep `result` as bench/results/<name>.json, with commit, date, command, and the machine's speed afterwards, and for its part of
+    `bench.gpu`.
 
     `measures`: paths whose change makes the numbers old (`bench.quotes`).
     """
+    part.keep({key: value for key, value in result.items() if key != "machine"})
     command = " ".join(["python", *sys.orig_argv[1:]])
     source = {"commit": commit(), "date": datetime.now(UTC).date().isoformat(), "command": command, "measures": list(measures)}
     result = source | result
@@ -103,9 +107,14 @@ def text_of(value: object, indent: int = 0) -> str:
 
 
 def commit() -> str:
-    """The checked-out commit, marked where files differ from it; empty outside a repository."""
-    done = subprocess.run(["git", "describe", "--always", "--abbrev=12", "--dirty"], capture_output=True, text=True, cwd=ROOT, check=False)
-    return done.stdout.strip()
+    """`BENCH_COMMIT`, or the checked-out commit, marked where files differ from it; empty without git or outside a repository."""
+    if given := os.environ.get("BENCH_COMMIT"):
+        return given
+    command = ["git", "describe", "--always", "--abbrev=12", "--dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False).stdout.strip()
+    except FileNotFoundError:
+        return ""
 
 
 def read(name: str) -> dict[str, Any]:

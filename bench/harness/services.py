@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +17,7 @@ from urllib.error import URLError
 
 import psutil
 
+from bench.harness import part
 from bench.harness.keys import measuring_key
 from bench.harness.load.standins import CONTEXT_TOKENS, POOL
 from bench.harness.measures import usage
@@ -120,21 +121,32 @@ def local_stack(
     *,
     samplers: int = 1,
     changed: Callable[[StackPlan], StackPlan] = lambda plan: plan,
+    cores: Collection[int] = (),
 ) -> Generator[Stack]:
     """The running stack, with `samplers` rollout replicas a pool, until the block ends.
 
-    `changed`: the plan that is started. Raises: BenchError when it does not start.
+    `changed`: the plan that is started. `cores`: those of this process and of all that do not choose their own; empty: all.
+    Raises: BenchError when it does not start.
     """
+    available = os.sched_getaffinity(0)
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
         data = Path(folder)
         try:
             plan = control.make_plan(data, pools, settings=settings)
             plan = changed(_with_samplers(plan, samplers))
-            yield control.wait_until_ready(control.start(plan, end_with_parent=True), lambda _: None)
+            with part.phase("start"):
+                starting = control.start(plan, end_with_parent=True)  # with all cores: it refuses accelerators that are on others
+                for process in (starting.supervisor.pid, 0):
+                    os.sched_setaffinity(process, cores or available)
+                stack = control.wait_until_ready(starting, lambda _: None)
+            with part.phase("measured"):
+                yield stack
         except StackError as error:
             raise BenchError(str(error)) from None
         finally:
-            control.stop(data)
+            with part.phase("stop"):
+                control.stop(data)
+            os.sched_setaffinity(0, available)
 
 
 def _with_samplers(plan: StackPlan, samplers: int) -> StackPlan:

@@ -21,6 +21,8 @@ REMEMBERED_REQUESTS = 256
 """Number of recent request durations used for prediction."""
 WARM_UP_LENGTHS = (2, 5, 40, 120, 160, 200)
 """Prompt lengths of the invariance check, in tokens."""
+WARM_UP_TOKENS = 16
+"""Number of different tokens in these prompts: no model has a smaller vocabulary."""
 LATE_SHARE = 0.9
 """Fraction of requests that finish within the predicted duration."""
 
@@ -65,7 +67,7 @@ def warm_up_request(number: int, length: int, priority: int, adapter: str | None
     """Request `number`, whose prompt is a prefix of the longer ones, as prompts of one episode's turns are."""
     return SampleRequest(
         f"warm-up:{number}",
-        ids=[token % 100 for token in range(length)],
+        ids=[token % WARM_UP_TOKENS for token in range(length)],
         max_tokens=3,
         temperature=1.0,
         seed=number,

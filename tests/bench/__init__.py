@@ -5,11 +5,11 @@ numbers in the pages are those of bench/results   test_quotes.py
 results computed from measurements                test_arithmetic.py
 `bench.agentic`, and its tap on messages          test_agentic.py
 time that parsers of hostile replies take         test_grading.py
+parts of `bench.gpu`                               test_gpu.py
 `bench.learning`: intervals, runs, its control    test_learning.py
 simulator of shared accelerators                  test_plex.py
 kills and cuts on a shared accelerator            test_plex_faults.py
 figures of real runs on a shared accelerator      test_plex_real.py
-right and wrong programs in every sandbox         test_programs.py
 benchmark of tiers, and hidden memory             test_tiers.py
 the trainer's benchmarks measure the real step    test_trainer.py
 """

@@ -6,7 +6,6 @@ import pytest
 
 from bench import agentic
 from bench.charts import policy_tables
-from bench.harness.load.groups import group_context
 from bench.harness.load.standins import SampledSpan, Trace, TrainedSpan
 from bench.harness.measures import cores, stages
 from bench.harness.measures.tap import Heard, overheard, sampled_spans
@@ -16,6 +15,7 @@ from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import Event, SampledTurn, SampleTurns, ScoredTrajectory, TokenRecord, TrajectoriesScored, TurnRequest, TurnsSampled
 from marlaas.reporting.progress import TrainedStep, step_of
+from tests.support.groups import group_context
 from tests.support.waiting import eventually
 
 GROUP = group_context("a", 3, size=2)

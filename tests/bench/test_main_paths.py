@@ -12,15 +12,16 @@ from tests.support.paths import ROOT
 CI: dict[str, str] = {
     "engine": "--requests 4 --tokens 4 --prompt 8 --adapters 1",
     "plex": "cells,histories --small",
-    "stack": "--steps 1 --tasks 1",
-    "trainer_step": "--groups 1 --size 2",
+    "shared_steps": "--tasks 1,2 --repeats 1 --groups 1 --size 2",
+    "stack": "--steps 1",
 }
 """Options by program; runs are divided by bars. A start of a stack takes twenty seconds of processor time, so these are one program of each
 kind: a sampler alone, a trainer, a stack, and simulated accelerators."""
 ACCEPTANCE: dict[str, str] = {
     "agentic": "--tasks 2 --policies asynchronous --runs 1 --steps 1 --groups 1 --size 2",
+    "curve": "--tasks 2 --steps 1 --groups 1 --size 2 --max-tokens 4",
     "fairness": "--tasks 2 --warm 1 --seconds 2 --jobs 20",
-    "gpu": "trainer --small --parts largest",
+    "gpu": "memory-8b --small",
     "head": "--device cpu --prompts 2 --tokens 4",
     "hostile": "--bodies 10 --seconds 3",
     "invariance": "--steps 2 --conditions killed,served",
@@ -30,9 +31,7 @@ ACCEPTANCE: dict[str, str] = {
     "plex.real.faults": "--small --only kills",
     "scaling": "--tasks 2 --runs 1 --steps 1",
     "serving": "streams --small",
-    "shared_steps": "--tasks 1,2 --repeats 1 --groups 1 --size 2",
     "soak": "--minutes 0.2",
-    "start_up": "--runs 1",
     "trl": "--sides ours --workloads single --tasks 1 --steps 1 --runs 1",
 }
 """The others. Left out are the parts of `serving` that measure for long (`latency`, `contended`), and of `gpu` those that are programs of
@@ -44,10 +43,9 @@ TESTED_ELSEWHERE = {
     "pages",
     "plex.real",
     "plex.real.tiers",
-    "programs",
     "quotes",
 }
-"""Tested by `rollout/test_precision.py`, `test_grading.py`, `test_learning.py`, `test_programs.py` and `test_quotes.py`; the last also by
+"""Tested by `rollout/test_precision.py`, `test_grading.py`, `test_learning.py` and `test_quotes.py`; the last also by
 `make check`. `plex.real` starts the stacks and recorders of `plex.real.faults`;
 `plex.real.tiers` has `test_tiers.py`."""
 

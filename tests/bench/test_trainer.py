@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench import memory, shared_steps
-from bench.trainer_step import Lengths, make_groups
+from bench.harness.load.trajectories import Lengths, make_groups
 
 
 def test_made_up_trajectories_have_the_turns_that_were_asked_for() -> None:

@@ -3,7 +3,6 @@
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from bench.harness.load.groups import group_context
 from common import messages
 from common.accelerators import Tier
 from common.messages import (
@@ -17,6 +16,7 @@ from common.messages import (
     TurnRequest,
 )
 from common.spec import EnvironmentSection, parse_spec
+from tests.support.groups import group_context
 
 BLOB = BlobRef(name="a.v1-00", size_bytes=7, sha256="0" * 64)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from bench.harness.load.groups import group_context
 from common import messages, streams
 from common.accelerators import ExecutorState, Tier
 from common.bus import Delivery
@@ -17,6 +16,7 @@ from common.message_consistency import READ_BY, is_read_by, settlement_in
 from common.messages import AdapterRef, BlobRef, Canary, ChatMessage, Message, TokenRecord
 from common.spec import EnvironmentSection, parse_spec
 from common.streams import KIND_HEADER, SETTLEMENT_HEADER, Consumer
+from tests.support.groups import group_context
 
 DIGEST = "0123456789abcdef" * 4
 SPEC = parse_spec({"name": "n", "tenant": "t", "pool": "p", "steps": 3, "environment": {"name": "e:x"}})

@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.harness.load.groups import group_context
 from bench.plex.real.recorder import Executor, Recorder
 from common import streams
 from common.accelerators import ExecutorState, Tier
@@ -34,6 +33,7 @@ from common.messages import (
 from common.streams import LEASES, REPLICAS_BUCKET, TURNS
 from marlaas.stack import servers
 from tests.support.buses import message_on
+from tests.support.groups import group_context
 from tests.support.keyed import Keyed
 from tests.support.leases.executables import shorten_leases
 from tests.support.paths import ROOT

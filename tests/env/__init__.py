@@ -17,6 +17,7 @@ Folders:
   environments made from files                  files/
   environments in processes of their own        hosted/
   packages of tenants                           packages/
+  right and wrong programs in every sandbox     programs/
   sandboxes for code                            sandboxes/
   episodes over NATS                            service/
   tools                                         tools/

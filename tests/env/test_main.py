@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness.load.groups import group_context
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import (
@@ -26,6 +25,7 @@ from common.messages import (
 from common.spec import EnvironmentSection, Limits
 from tests.support.buses import message_on
 from tests.support.env.replicas import lives, processes_of, ready, replica
+from tests.support.groups import group_context
 from tests.support.keyed import Keyed
 from tests.support.waiting import eventually, eventually_equals
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from bench.harness.load.groups import group_context
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.messages import (
@@ -33,6 +32,7 @@ from rollout_svc.service import Rollout
 from rollout_svc.text.chat import Chat
 from tests.rollout.oracle import Oracle
 from tests.support.consuming import as_handler
+from tests.support.groups import group_context
 from tests.support.waiting import eventually
 
 QUESTION = [ChatMessage(role="user", content="What is 3 + 4?")]

@@ -13,6 +13,7 @@ tls.py              a certificate authority, and nats-servers with TLS
 services.py         services as child processes; forking.py makes them without their imports
 proxy.py            connections that are cut, slowed, throttled and silenced
 clock.py disk.py    a process's clock that jumps; a disk that can be full
+groups.py           contexts of groups
 samples.py          kept samples, and a replica that gives their texts
 graders.py          graders, as a task's file has them
 recipes.py          recipes, made small for the tiny model

@@ -1,7 +1,6 @@
 """One run of an arm: a stack is started, warmed up, and given the workload's tasks."""
 
 import asyncio
-import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -9,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.harness import report
+from bench.harness import part, report
 from bench.harness.keys import measuring, operator
 from bench.harness.services import BenchError, local_stack
 from bench.plex.real import arms, slices
@@ -58,8 +57,6 @@ class Ran:
 
 def run(arm: Arm, workload: Workload, bases: Mapping[str, Path], device: str = "cpu") -> list[dict[str, Any]]:
     """Figures of each round; `device`: of the accelerator. Raises: BenchError when a stack does not start or a task does not finish."""
-    if device == "cpu":
-        os.sched_setaffinity(0, {OTHERS_CORE})
     parts = [[one] for one in workload.pools] if arm.dedicated else [list(workload.pools)]
     by_part = [_run_stack(arm, workload, pools, bases, device) for pools in parts]
     return [_figures(arm, workload, list(ran)) for ran in zip(*by_part, strict=True)]
@@ -94,7 +91,8 @@ def _run_stack(arm: Arm, workload: Workload, pools: Sequence[PoolLoad], bases: M
             data.append(plan.data)
             return plan
 
-        with local_stack(file, arms.settings(arm, device), changed=noted) as stack:
+        others = [OTHERS_CORE] if device == "cpu" else []
+        with local_stack(file, arms.settings(arm, device), changed=noted, cores=others) as stack:
             folder = data[0] / "accelerators" / arms.ACCELERATOR if arm.options is not None else None
             asyncio.run(trained(stack, [spec for one in pools for spec in task_specs(one, 1)[:1]]))  # engines start
             cores = [CORE] if device == "cpu" else []
@@ -161,6 +159,7 @@ async def trained(stack: Stack, specs: Sequence[TaskSpec]) -> Trained:
             names = {task: one.name for task, one in zip(ids, specs, strict=True)}
             async for event in client.watch(*ids):
                 if event.event == "step":
+                    part.keep({"steps": 1 + sum(map(len, digests.values())), "until_s": round(event.at_s - began_s, 2)})
                     stored: Any = event.data["stored"]
                     digests.setdefault(names[event.task], []).append(stored["adapter"]["blob"]["sha256"])
                 elif event.event == "finished":

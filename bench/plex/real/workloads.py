@@ -38,7 +38,10 @@ class Workload:
 TWO = Workload("two", (PoolLoad("middle", 10, tool_s=2.2, size=8), PoolLoad("large", 4, tool_s=5.8, size=8)), memory_gib=1.5, rounds=3)
 """Tools that leave each pool alone idle for about three quarters of its time; both pools last as long."""
 CUT = Workload("tiny-cut", (PoolLoad("small", 2, tool_s=1.0, kv_cache_gib=0.1), PoolLoad("middle", 2, tool_s=1.0)), memory_gib=0.8)
-WORKLOADS = {one.name: one for one in (TWO, CUT)}
+ONE = Workload("one", (PoolLoad("large", 4, tool_s=1.0, tasks=4, groups=2, size=8, kv_cache_gib=1.0),), memory_gib=16)
+ONE_CUT = Workload("one-small", (PoolLoad("middle", 2, tool_s=0.5),), memory_gib=0.8)
+"""A pool whose engine and trainer share a device, at once or in turns."""
+WORKLOADS = {one.name: one for one in (TWO, CUT, ONE, ONE_CUT)}
 
 
 def task_specs(load: PoolLoad, steps: int | None = None) -> list[TaskSpec]:

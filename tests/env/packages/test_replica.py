@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness.load.groups import group_context
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import (
@@ -30,6 +29,7 @@ from env_svc.hosted.confinement import Confinement
 from tests.env.packages.making import example_wheel, stored
 from tests.support.buses import message_on
 from tests.support.env.replicas import lives, processes_of, ready, replica
+from tests.support.groups import group_context
 from tests.support.keyed import Keyed
 from tests.support.waiting import eventually
 

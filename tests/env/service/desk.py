@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from bench.harness.load.groups import group_context
 from common import streams
 from common.bus import Bus, Delivery, Handler, Outgoing, Slots
 from common.messages import (
@@ -34,6 +33,7 @@ from env_svc.execution.workers import Workers
 from env_svc.service import EnvService
 from env_svc.tools.toolbox import Toolbox
 from tests.support.consuming import as_handler
+from tests.support.groups import group_context
 from tests.support.waiting import eventually
 
 POOL = "tiny"

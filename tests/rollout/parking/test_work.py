@@ -1,10 +1,12 @@
 """What an engine did for whom, by a clock that stands while it is parked, and the gate at which requests wait."""
 
 import asyncio
+import json
 
 import pytest
 
-from rollout_svc.engine.work import Gate, WorkMeter
+from rollout_svc.engine.work import Gate, WorkMeter, invariance_requests, require_embedded
+from tests.support.paths import ROOT
 
 
 class Clock:
@@ -96,3 +98,10 @@ async def test_gate_lets_requests_in_when_it_opens_but_none_that_was_dropped() -
     await asyncio.sleep(0)
     gate.open()
     assert await late
+
+
+def test_warm_up_prompts_have_an_embedding_in_every_model_of_the_tree() -> None:
+    """models/compose has 32 tokens: with more in these prompts its sampler does not start."""
+    rows = [json.loads(path.read_text())["vocab_size"] for path in ROOT.glob("models/*/config.json")]
+    for request in invariance_requests(512, 0):
+        require_embedded(request.ids, min(rows))

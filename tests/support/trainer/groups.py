@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bench.harness.load.groups import group_context
 from common.messages import GroupContext, ScoredTrajectory, TokenRecord
 from common.spec import EnvironmentSection, TaskSpec, parse_spec
+from tests.support.groups import group_context
 from tests.support.trainer.models import VOCABULARY
 from trainer_svc.batch import Group, Trajectory
 from trainer_svc.model.packing import Packed, Sample, pack, rows_of

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from bench.harness import report
+from bench.harness import part, report
 from bench.harness.services import BenchError, nats, run_or_exit
 from bench.plex.real import bases
 from bench.plex.real.tiers import versions
@@ -58,7 +58,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--closings", type=int, default=3, help="moves to tier `none`")
     parser.add_argument("--sequences", type=int, default=200)
     parser.add_argument("--sequences-s", type=float, default=3_600.0, help="after which none begins")
-    parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help=f"of {','.join(PARTS)}")
+    parser.add_argument("--parts", type=lambda text: text.split(",") if text else [], default=list(PARTS), help=f"of {','.join(PARTS)}")
     parser.add_argument(
         "--kills", type=lambda text: text.split(","), default=[], help=f"then kill each executor in these tiers, or {AWAKE}"
     )
@@ -82,10 +82,14 @@ def one(base: str, executor: str, model: Path, url: str, folder: Path, options: 
     found: dict[str, Any] = {"load": report.load_now()}
     if options.parts:
         with started(base, executor, model, url, folder, options) as process:
-            if "tiers" in options.parts:
-                found |= tiers(process, options.cycles, options.closings)
-            if "sequences" in options.parts:
-                found["sequences"] = sequences(process, options.sequences, options.sequences_s)
+            with part.phase("start"):
+                process.order("use")
+            with part.phase("measured"):
+                if "tiers" in options.parts:
+                    found |= tiers(process, options.cycles, options.closings)
+                    part.keep(found)
+                if "sequences" in options.parts:
+                    found["sequences"] = sequences(process, options.sequences, options.sequences_s)
     if options.kills:
         found["kills"] = kills(base, executor, model, url, folder, options)
     return found
@@ -119,11 +123,13 @@ def kills(base: str, executor: str, model: Path, url: str, folder: Path, options
     found: list[dict[str, Any]] = []
     for tier in (*options.kills, None):
         with started(base, executor, model, url, folder, options) as process:
-            works = bool(process.order("lock") and process.order("use"))
+            with part.phase("start"):
+                works = bool(process.order("lock") and process.order("use"))
             if found:
                 found[-1]["next_works"] = works
             if tier is not None:
                 found.append(killed(tier, process, folder / LOCKS))
+                part.keep({"kills": found})
     return found
 
 

@@ -158,6 +158,6 @@ class Traffic:
     async def _progress(self, tokens: int) -> None:
         """Until the requests inside have so many more tokens, or one of them has ended."""
         running = [one for one in self._running if not one.done()]
-        goal = sum(self._engine.progress().values()) + tokens
-        while running and not any(one.done() for one in running) and sum(self._engine.progress().values()) < goal:  # noqa: ASYNC110
+        goal = sum(self._engine.process.progress().values()) + tokens
+        while running and not any(one.done() for one in running) and sum(self._engine.process.progress().values()) < goal:  # noqa: ASYNC110
             await asyncio.sleep(0.005)

@@ -19,8 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from bench.harness.load.trajectories import Lengths, make_groups
 from bench.plex.real.tiers.orders import Play, held_from_now, obey, take_output
-from bench.trainer_step import Lengths, make_groups
 from common.accelerators import Tier
 from common.bus import Bus, Slots
 from common.errors import HandedBack

@@ -1,4 +1,4 @@
-"""Right programs get 1 and wrong ones 0: `python -m bench.programs [bubblewrap docker namespaces landlock monty]`.
+"""Right programs get 1 and wrong ones 0: `python -m tests.env.programs [bubblewrap docker namespaces landlock monty]`.
 
 For at least 300 right programs (`corpus.py`) and five mutants of each (`mutants.py`), the reward of the environment `code` in each
 sandbox. An attempt that the sandbox calls unsupported is void, and counted by what was missing: many of monty's, and those that
@@ -19,14 +19,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.harness import report
-from bench.programs import corpus
-from bench.programs.mutants import MUTANTS, Case, case_of
 from env_svc.builtin.code import Code
 from env_svc.contract import Finish, Reply, Unsupported
 from env_svc.sandboxes.confined import ConfinedSandbox
 from env_svc.sandboxes.current import sandbox_of, use
 from env_svc.sandboxes.sandbox import Sandbox
 from env_svc.settings import EnvSettings
+from tests.env.programs import corpus
+from tests.env.programs.mutants import MUTANTS, Case, case_of
 
 KINDS = ("bubblewrap", "docker", "namespaces", "landlock", "monty")
 """`namespaces` and `landlock` are the two kinds of the sandbox `confined`."""
@@ -135,13 +135,13 @@ def main() -> None:
         found[kind] = summary(tally, len(cases), time.perf_counter() - began)
         print(json.dumps({kind: found[kind]}), flush=True)
     content: dict[str, object] = {
-        "command": " ".join(["python -m bench.programs", *sys.argv[1:]]),
+        "command": " ".join(["python -m tests.env.programs", *sys.argv[1:]]),
         "machine": machine,
         "modules": sorted(corpus.modules_of(programs)),
         "statements": sorted(kind.__name__ for kind in corpus.statements_of(programs)),
         "sandboxes": found,
     }
-    report.write(options.name, content, ("common", "env_svc", "bench/programs"))
+    report.write(options.name, content, ("common", "env_svc", "tests/env/programs"))
     if any(one["misgraded"] or (one["void_programs"] and kind not in MAY_BE_VOID) for kind, one in found.items()):
         sys.exit(1)
 

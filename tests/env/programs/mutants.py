@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.programs.corpus import Program
+from tests.env.programs.corpus import Program
 
 ARGUMENTS = (0, 1, 2, 3, 7)
 MUTANTS = 5

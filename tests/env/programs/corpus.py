@@ -1,7 +1,7 @@
 """Corpus of at least 300 distinct right programs: those of `statements.txt` and `library.txt`, each alone and in pairs.
 
 Both files are cells, each a title after `#%%` and a program that defines `solve(n)`. Between them they use every statement of
-the running Python's grammar and more than 40 modules of its standard library (`tests/bench/test_programs.py`). A pair calls
+the running Python's grammar and more than 40 modules of its standard library (`test_programs.py`). A pair calls
 both of its cells, so that what one does to the interpreter meets the other.
 """
 

@@ -1,4 +1,4 @@
-"""Right programs get 1 and wrong ones 0 in every sandbox: a sample of `python -m bench.programs`."""
+"""Right programs get 1 and wrong ones 0 in every sandbox: a sample of `python -m tests.env.programs`."""
 
 import ast
 import sys
@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from bench.programs import __main__ as bench
-from bench.programs.corpus import PAIRS, Program, cells, modules_of, programs, statements_of
-from bench.programs.mutants import MUTANTS, Case, case_of
+from tests.env.programs import __main__ as program
+from tests.env.programs.corpus import PAIRS, Program, cells, modules_of, programs, statements_of
+from tests.env.programs.mutants import MUTANTS, Case, case_of
 from tests.support.env.sandboxes import KINDS, sandbox_of
 
 CUT = 30
@@ -20,7 +20,7 @@ def cases() -> list[Case]:
     """Results of a sample of both files' programs, and of pairs."""
     alone, all_of_them = [*cells("statements.txt"), *cells("library.txt")], programs()
     assert len(all_of_them) == len(alone) + PAIRS
-    return bench.cases_of([*alone[::6], *all_of_them[-PAIRS::30]][:CUT])
+    return program.cases_of([*alone[::6], *all_of_them[-PAIRS::30]][:CUT])
 
 
 @pytest.mark.parametrize("kind", ["landlock", "monty"])
@@ -37,7 +37,7 @@ async def test_no_right_program_gets_0_and_none_of_its_mutants_1(kind: str, case
 async def _check(kind: str, cases: list[Case]) -> None:
     assert len(cases) == CUT
     mutants = sum(len(case.mutants) for case in cases)
-    tally = await bench.grade(cases, sandbox_of(kind), RUNS)
+    tally = await program.grade(cases, sandbox_of(kind), RUNS)
     assert tally.misgraded == []
     assert (tally.right + tally.void_programs, tally.wrong + tally.void_mutants) == (CUT, mutants)
     assert tally.right > CUT // 8 if kind == "monty" else tally.void_programs <= (kind == "landlock"), tally

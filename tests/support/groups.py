@@ -1,4 +1,4 @@
-"""The context of a group, for benchmarks and tests."""
+"""The context of a group."""
 
 from typing import Any
 

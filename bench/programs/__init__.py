@@ -1,1 +1,0 @@
-"""Right programs and wrong mutants of them, graded by `code` in every sandbox: `__main__.py`."""

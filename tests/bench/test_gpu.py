@@ -1,0 +1,179 @@
+"""Parts of `bench.gpu`: what is kept of one that is ended, which are repeated, and what the driver says."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bench import curve, gpu, stack
+from bench.agentic import PolicyRun
+from bench.harness import part, report
+from bench.harness.measures import driver
+from bench.harness.models import write_model
+from bench.harness.services import BenchError
+from tests.support.paths import ROOT
+
+OVERDUE = """
+import subprocess, sys
+from bench.harness import part
+part.keep({"steps": 3})
+with part.phase("measured"):
+    subprocess.Popen(["setsid", "sleep", "60"])
+    waited = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
+    print("started", flush=True)
+    waited[0].wait()
+"""
+MACHINE = {"cores": 2, "gpu": "H200", "versions": {"torch": "2"}}
+
+
+def test_a_part_that_exceeds_its_time_is_ended_with_all_its_processes_and_what_it_measured_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = tmp_path / "part.jsonl"
+    monkeypatch.setenv(part.FILE, str(notes))
+    process = subprocess.Popen([sys.executable, "-c", OVERDUE], stdout=subprocess.PIPE, cwd=ROOT, start_new_session=True)
+    monkeypatch.delenv(part.FILE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"started\n"
+    everything = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    assert len(everything) == 4
+    assert gpu.ended(process, 0.1, notes, grace_s=1.0) is None
+    assert all(not one.is_running() or one.status() == psutil.STATUS_ZOMBIE for one in everything)
+    found, phases = part.read(notes, time.time() + 5)
+    assert found == {"steps": 3}
+    assert [one.name for one in phases] == ["measured"]
+    assert phases[0].ended_s - phases[0].began_s > 5
+
+
+def test_a_part_that_ends_by_itself_gives_its_status(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"], start_new_session=True)
+    assert gpu.ended(process, 30.0, tmp_path / "none.jsonl") == 3
+
+
+def test_a_line_that_was_cut_off_is_left_out_and_later_results_replace_earlier_ones(tmp_path: Path) -> None:
+    notes = tmp_path / "part.jsonl"
+    lines = [
+        {"found": {"a": 1, "b": 1}},
+        {"phase": "start", "at_s": 1.0, "begins": True},
+        {"phase": "start", "at_s": 3.0, "begins": False},
+        {"found": {"a": 2}},
+    ]
+    notes.write_text("\n".join(map(json.dumps, lines)) + '\n{"found": {"a"')
+    assert part.read(notes, 9.0) == ({"a": 2, "b": 1}, [part.Phase("start", 1.0, 3.0)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "commit", "small", "expected"),
+    [
+        ({}, "abc", False, True),
+        ({}, "abc", True, False),
+        ({}, "def", False, False),
+        ({}, "", False, False),
+        ({"commit": "abc-dirty"}, "abc-dirty", False, False),
+        ({"machine": MACHINE | {"gpu": "H100"}}, "abc", False, False),
+    ],
+)
+def test_a_part_is_not_repeated_on_the_same_commit_and_machine(
+    tmp_path: Path, changes: dict[str, object], commit: str, *, small: bool, expected: bool
+) -> None:
+    kept = {"commit": "abc", "small": False, "machine": MACHINE | {"load_before": 0.3}} | changes
+    (tmp_path / "gpu-demo.json").write_text(json.dumps(kept))
+    (demo,) = gpu.chosen("demo")
+    assert gpu.is_there(demo, MACHINE, commit, small=small, folders=[tmp_path]) is expected
+
+
+def test_a_family_names_its_parts_and_each_part_is_a_program(tmp_path: Path) -> None:
+    assert [one.name for one in gpu.chosen("isolation")] == ["isolation-0", "isolation-1", "isolation-2"]
+    assert [one.name for one in gpu.chosen("curve-8")] == ["curve-8"]
+    assert len(set(gpu.NAMES)) == len(gpu.NAMES)
+    assert gpu.arguments(["canary", "memory"]).parts == [*gpu.chosen("canary"), *gpu.chosen("memory")]
+    with pytest.raises(SystemExit):
+        gpu.arguments(["curve-3"])
+    paths = dict.fromkeys(("model", "pools", "invariant", "work"), str(tmp_path))
+    for one in gpu.PARTS:
+        program = f"bench.{one.program} {one.on_gpu} {one.small}".format(**paths).split()[0]
+        assert importlib.util.find_spec(program) is not None, one
+
+
+def test_the_driver_is_asked_before_and_while_a_part_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(
+        "#!/bin/sh\ncase $* in\n-L) echo 'GPU 0: A' ;;\n*driver_version*) echo 'A, 100 MiB, 1.2' ;;\n*memory.free*) echo '100, 70' ;;\n"
+        "*) while :; do echo \"$(date '+%Y/%m/%d %H:%M:%S.%3N'), 50, 40\"; sleep 0.05; done ;;\nesac\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert driver.described() == {"gpu": "A, 100 MiB", "driver": "1.2"}
+    assert driver.used_mib() == 30.0
+    watched, began_s = tmp_path / "watched.csv", time.time()
+    with driver.sampled(watched):
+        while watched.read_text().count("\n") < 3:
+            time.sleep(0.05)
+    phases = [part.Phase("measured", began_s - 1, time.time() + 1), part.Phase("stop", 0.0, 1.0)]
+    assert driver.figures(watched, phases) == {"peak_mib": {"measured": 40.0}, "utilisation": {"measured": 0.5}}
+
+
+def test_without_a_gpu_nothing_is_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with driver.sampled(tmp_path / "watched.csv"):
+        assert driver.described() is None
+    assert driver.figures(tmp_path / "watched.csv", []) is None
+
+
+def test_memory_that_stays_after_a_part_is_its_failure(tmp_path: Path) -> None:
+    result = {"limit_s": 120.0, "left_mib": 500.0, "small": False, "found": {}}
+    assert gpu.objection(0, tmp_path / "log", result) == "500 MiB of the device's memory are still in use"
+    assert gpu.objection(None, tmp_path / "log", result) == "not done within 120 s"
+    assert gpu.objection(0, tmp_path / "log", result | {"left_mib": 0.0}) is None
+
+
+def test_without_git_the_commit_is_the_given_one_or_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("BENCH_COMMIT", raising=False)
+    assert report.commit() == ""
+    monkeypatch.setenv("BENCH_COMMIT", "abc")
+    assert report.commit() == "abc"
+
+
+def test_a_random_model_says_words_with_vowels_for_tokens_that_the_tiny_tokenizer_lacks(tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(write_model(gpu.SMALL, torch.float32, tmp_path / "model"))
+    assert [tokenizer.decode([number]) for number in (1010, 1357)] == ["eaea", "eobd"]
+    assert len(tokenizer) == gpu.SMALL["vocab_size"]
+    assert tokenizer.encode("What is 2 + 3?") == AutoTokenizer.from_pretrained(ROOT / "models" / "tiny").encode("What is 2 + 3?")
+
+
+def test_gain_is_over_the_prompts_that_all_tasks_have_answered_twice() -> None:
+    found = stack.gain([[{0: 0.0, 1: 0.5}, {0: 1.0, 1: 0.5}], [{0: 0.0, 1: 0.0, 2: 0.0}, {0: 1.0, 1: 0.5}]])
+    assert found is not None
+    assert (found["mean"], found["prompts"]) == (0.625, 2)
+    assert stack.gain([]) is None
+
+
+def test_a_run_without_a_step_is_no_measurement() -> None:
+    with pytest.raises(BenchError, match="no step was trained within 60 s"):
+        curve.figures(PolicyRun("asynchronous", 1, 0.0, {"a": 60.0}, frozenset({"a"}), [], [], 1, {}, 0.0))
+
+
+def test_ending_the_program_ends_its_part(tmp_path: Path) -> None:
+    """`timeout` sends SIGTERM to `bench.gpu` alone, which raises SystemExit where it waits for a part."""
+    given = ["canary", "--small", "--within", "0", "--work", str(tmp_path)]
+    program = f"""
+import os, signal
+from bench import gpu
+try:
+    gpu.main({given})
+except SystemExit:
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert "not started" in done.stdout
+    assert done.stderr.strip().endswith("bench.gpu: ended by SIGTERM")
