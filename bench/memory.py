@@ -31,7 +31,7 @@ from bench.harness import part, report
 from bench.harness.models import MODELS, random_model
 from bench.harness.report import ROOT
 from bench.harness.services import BenchError
-from common.leases.memory import driver_memory
+from common.accelerators.memory import driver_memory
 from common.pools import Pool
 from common.pools.memory import ModelShape, Precision, train_memory
 

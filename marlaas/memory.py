@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.leases import DEVICE_SHARE
 from common.pools import Accelerator, Pool, Pools, pool_memory, precision_on, recomputed_layers
-from common.pools.memory import ELEMENT_BYTES, GIB, ModelShape, machine_bytes, tokens_that_fit, total_within
+from common.pools.memory import DEVICE_SHARE, ELEMENT_BYTES, GIB, ModelShape, machine_bytes, tokens_that_fit, total_within
 from common.pools.model_files import kept_commit
 from marlaas.stack.placement import Machine
 

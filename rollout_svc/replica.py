@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from common.accelerators.memory import driver_memory
 from common.blobs import Blobs
 from common.bus import Slots
-from common.leases import Identity, PoolClocks, driver_memory, leased_executor, placed
+from common.leases import Identity, PoolClocks, leased_executor, placed
 from common.messages import ReplicaReport
 from common.pools import Pool, chosen_pool
 from common.pools.model_files import name_in_file, with_model_files

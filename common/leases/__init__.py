@@ -14,13 +14,11 @@ Produces `leases.done`, `leases.now` and the lease in the bucket. Owns the lock 
     reports.py         reports at each change, and the backlog of the executor's queues
     clocks.py          clocks of pools, which stop while the pool's sampler is parked
     context.py         the executor's identity, and dependencies of these components
-    memory.py          private memory of this process, and memory of a GPU
 """
 
 # pyright: reportUnusedImport=false
 from common.leases.clocks import PoolClocks
 from common.leases.context import Identity
-from common.leases.executor import DEVICE_SHARE, LeasedExecutor, Placed, budget_bytes, leased_executor, placed
+from common.leases.executor import LeasedExecutor, Placed, budget_bytes, leased_executor, placed
 from common.leases.locks import Holders, Locks, holders
-from common.leases.memory import driver_memory
 from common.leases.reports import Reading

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from common.accelerators import ExecutorState, Parkable, off_device
+from common.accelerators.memory import driver_memory
 from common.bus import Bus, Handler, Slots
 from common.errors import Fatal
 from common.homes import AWAKE, BEGUN, OWN_QUEUE, Member, Queues
@@ -16,16 +17,12 @@ from common.homes.queues import CONSUMERS
 from common.leases.context import ExecutorContext, Identity, no_driver
 from common.leases.history import History, Tally
 from common.leases.locks import Locks
-from common.leases.memory import driver_memory
 from common.leases.reconciler import LeaseReconciler
 from common.leases.reports import Reading, Reporter
 from common.leases.watchdog import Watchdog
 from common.pools import Accelerator, Pool, cpu_cores, read_accelerators, read_pools
+from common.pools.memory import DEVICE_SHARE, GIB
 from common.streams import Consumer
-
-GIB = 2**30
-DEVICE_SHARE = 0.95
-"""Fraction of a GPU's memory that its executors may use, if the pools file sets no size."""
 
 
 class LeasedExecutor:

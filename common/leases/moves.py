@@ -10,8 +10,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from common.accelerators import Tier
+from common.accelerators.memory import private_bytes
 from common.leases.context import ExecutorContext
-from common.leases.memory import private_bytes
 from common.resilience import crashpoints
 
 OTHERS_FIRST_S = 0.25

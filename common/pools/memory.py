@@ -30,6 +30,8 @@ STEP_VECTORS = 11
 """Float32 vectors of the adapter's size while the optimizer makes a new state: masters and moments twice, gradients, temporaries."""
 GRADIENT_VECTORS = 7
 """Float32 vectors of the adapter's size during the backward pass: masters, moments, and the gradient with its parts."""
+DEVICE_SHARE = 0.95
+"""Fraction of a GPU's memory that its executors may use, if the pools file sets no size."""
 PROCESS_BYTES = 500 * 2**20
 """Memory of Python, PyTorch and transformers before a model is loaded."""
 MIN_TOKENS = 32

@@ -10,11 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution, version
+from typing import TYPE_CHECKING
 
+from common.accelerators.memory import MIB, ask_driver, with_descendants
 from common.errors import Fatal
-from common.leases.memory import MIB, ask_driver, with_descendants
 from common.pools.memory import GIB, machine_bytes
-from marlaas.stack.state_files import Stack, StackError
+
+if TYPE_CHECKING:
+    from marlaas.stack.state_files import Stack
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -63,10 +66,12 @@ def _named(name: str, listed: Sequence[Gpu]) -> Gpu:
             return gpu
     if name.startswith("MIG-"):
         return Gpu(name)
+    from marlaas.stack.state_files import StackError  # imports NumPy, which a parent that forks services must load without threads
+
     raise StackError(f"{VISIBLE} has '{name}', but nvidia-smi lists {', '.join(map(str, listed))}; correct it")
 
 
-def memory_lines(stack: Stack, gpus: Sequence[Gpu]) -> Iterator[str]:
+def memory_lines(stack: "Stack", gpus: Sequence[Gpu]) -> Iterator[str]:
     """One line for each GPU: memory of the stack's processes, and of others, according to its driver."""
     running = [(one.name, one.process.pid) for one in stack.components if one.process is not None]
     names = {pid: name for name, service in running for pid in with_descendants(service)}  # an engine is a child of its service

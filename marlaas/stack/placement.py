@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from common.leases import DEVICE_SHARE
 from common.pools import Accelerator, Accelerators, Pools, cpu_cores
-from common.pools.memory import GIB
+from common.pools.memory import DEVICE_SHARE, GIB
 from marlaas.stack.devices import VISIBLE, Gpu, find_gpus, installed_builds
 
 MAX_SHARES = 0.9

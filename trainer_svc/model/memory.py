@@ -10,9 +10,9 @@ import structlog
 import torch
 
 from common.errors import Fatal
-from common.leases import DEVICE_SHARE
 from common.pools import Pool, precision_on, recomputed_layers
 from common.pools.memory import (
+    DEVICE_SHARE,
     ELEMENT_BYTES,
     GIB,
     MemoryEstimate,

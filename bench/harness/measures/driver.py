@@ -9,8 +9,8 @@ from statistics import mean
 from typing import NamedTuple
 
 from bench.harness.part import Phase
-from common.leases.memory import MIB, driver_memory
-from marlaas.stack.placement import gpus
+from common.accelerators.memory import MIB, driver_memory
+from marlaas.stack.devices import find_gpus
 
 PERIOD_MS = 500
 TIME = "%Y/%m/%d %H:%M:%S.%f"
@@ -26,29 +26,29 @@ class Sample(NamedTuple):
 
 def described() -> dict[str, str] | None:
     """Name and memory of the GPU, and version of its driver; None without a GPU."""
-    if not gpus():
+    if not (gpus := find_gpus()[0]):
         return None
-    command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader", "-i", gpus()[0]]
+    command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader", "-i", gpus[0].number]
     name, memory, version = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip().split(", ")
     return {"gpu": f"{name}, {memory}", "driver": version}
 
 
 def used_mib() -> float:
     """Memory of the GPU in use by all processes; 0 without a GPU."""
-    if not gpus():
+    if not (gpus := find_gpus()[0]):
         return 0.0
-    found = driver_memory(gpus()[0])
+    found = driver_memory(gpus[0].number)
     return (found.total_bytes - found.free_bytes) / MIB
 
 
 @contextmanager
 def sampled(file: Path) -> Generator[None]:
     """Samples of the GPU until the end of the block, in a file that is empty without one."""
-    if not gpus():
+    if not (gpus := find_gpus()[0]):
         file.write_text("")
         yield
         return
-    command = ["nvidia-smi", "--query-gpu=timestamp,utilization.gpu,memory.used", "--format=csv,noheader,nounits", "-i", gpus()[0]]
+    command = ["nvidia-smi", "--query-gpu=timestamp,utilization.gpu,memory.used", "--format=csv,noheader,nounits", "-i", gpus[0].number]
     with file.open("w") as written:
         asking = subprocess.Popen([*command, f"--loop-ms={PERIOD_MS}"], stdout=written)
         try:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from common.accelerators.memory import driver_memory
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.errors import Fatal
-from common.leases import Identity, Reading, budget_bytes, driver_memory, leased_executor, placed
+from common.leases import Identity, Reading, budget_bytes, leased_executor, placed
 from common.leases.locks import holders
 from common.streams import trainer_batches
 from tests.support.leases.executables import Paper
