@@ -136,7 +136,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     finally:
         running = _children_s()
         of_earlier_tests = sum(seconds for pid, seconds in earlier.items() if pid not in running)  # counted once a child has ended
-        item.user_properties.append((COMPUTED, round(_computed_s() - before - of_earlier_tests, 2)))
+        item.user_properties.append((COMPUTED, max(0.0, round(_computed_s() - before - of_earlier_tests, 2))))
 
 
 class Reporting:

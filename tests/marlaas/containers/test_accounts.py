@@ -1,5 +1,6 @@
 """The operator's key and the first tenant's: made once, whatever interrupts it, on real servers."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -61,7 +62,7 @@ async def test_no_tenant_is_made_where_none_is_wanted_or_there_are_some(keyed: K
 async def test_operators_key_whose_file_was_lost_is_replaced_and_refused(keyed: Keyed, database_url: str, tmp_path: Path) -> None:
     assert accounts(keyed, database_url, tmp_path).returncode == 0
     admin, lost = keyed.keys.credentials("admin"), tmp_path / "lost.creds"
-    admin.rename(lost)
+    shutil.move(admin, lost)
     assert accounts(keyed, database_url, tmp_path).returncode == 0
     assert read_credentials(admin).public != read_credentials(lost).public
     async with Client.connect(keyed.url, creds=admin):

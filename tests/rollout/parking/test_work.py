@@ -103,5 +103,5 @@ async def test_gate_lets_requests_in_when_it_opens_but_none_that_was_dropped() -
 def test_warm_up_prompts_have_an_embedding_in_every_model_of_the_tree() -> None:
     """models/compose has 32 tokens: with more in these prompts its sampler does not start."""
     rows = [json.loads(path.read_text())["vocab_size"] for path in ROOT.glob("models/*/config.json")]
-    for request in invariance_requests(512, 0):
+    for request in invariance_requests(512, 0, []):
         require_embedded(request.ids, min(rows))
