@@ -46,7 +46,7 @@ from bench.harness import report
 from bench.harness.measures import driver
 from bench.harness.models import QWEN3_0_6B, write_model
 from bench.harness.report import ROOT
-from marlaas.stack.placement import has_gpu
+from marlaas.stack import placement
 
 LIMIT_S = 120.0
 GRACE_S = 10.0
@@ -128,7 +128,7 @@ NAMES = tuple(one.name for one in PARTS)
 def main(given: Sequence[str] | None = None) -> None:
     options = arguments(given)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench.gpu: ended by SIGTERM"))  # not before the part that runs
-    small = options.small or not has_gpu()
+    small = options.small or not placement.this_machine().gpus
     machine = this_machine()
     if not report.commit():
         print("no git here, and BENCH_COMMIT names no commit: results will not say what they measured", flush=True)

@@ -46,7 +46,7 @@ def _sampler(name: str, pool: Pool, shape: ModelShape, limit: _Limit, gpu_bytes:
     adapters, model = pool.adapters + (pool.serving.adapters if pool.serving else 0), shape.parameters * element
     slots = adapters * shape.slot_parameters(pool.max_rank, cpu=limit.on_cpu) * element
     cache = int(pool.kv_cache_gib * GIB) if limit.on_cpu else max(0, int(pool.gpu_memory_share * gpu_bytes) - model - slots)
-    token, lack = 2 * shape.layers * shape.keys * element, ""
+    token, lack = shape.cache_elements * element, ""
     if cache < (whole := pool.context_tokens * token):
         lack = f"{pool.context_tokens} tokens (context_tokens) take {whole / GIB:.2f} GiB of KV cache: raise {setting}"
     elif total_within(model + slots + cache, on_cpu=limit.on_cpu) > limit.size:

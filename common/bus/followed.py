@@ -79,7 +79,7 @@ class FollowedBucket(Generic[M]):
             self._set(key, value)
 
     async def _reread(self) -> bool:
-        """Read the whole bucket; returns False if a change was not reported, so that the bucket must be followed anew."""
+        """Read the whole bucket; returns False if a change was not reported, so that a new watch of the bucket is needed."""
         was_read = self._is_read
         try:
             return not await self._read() or not was_read

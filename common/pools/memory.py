@@ -97,6 +97,11 @@ class ModelShape:
         attention = 4 * self.hidden + 2 * self.queries + 2 * self.keys
         return self.layers * rank * (attention + 3 * (self.hidden + self.intermediate))
 
+    @property
+    def cache_elements(self) -> int:
+        """Elements of the KV cache for one token."""
+        return 2 * self.layers * self.keys
+
     def slot_parameters(self, rank: int, *, cpu: bool) -> int:
         """Parameters of one adapter slot of the engine. On a CPU `rollout_svc/engine/cpu/lora.py` merges the matrices of queries, keys and
         values, and of gate and up: each merged matrix is as wide as its parts together, and zero outside of them.

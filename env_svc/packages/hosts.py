@@ -160,7 +160,7 @@ class OwnHosts:
             host.holder = self._holders.start(self._hold(host))
 
     async def _hold(self, host: OwnHost) -> None:
-        """While `host` has calls, hold one of the replica's places, acquired anew for each time slice; then stop its process if unused."""
+        """While `host` has calls, hold one of the replica's places, acquired again for each time slice; then stop its process if unused."""
         try:
             while host.calls and host.failure is None:
                 claimant, served_s = _of_tenant(host.key.tenant, host.weight), 0.0

@@ -53,11 +53,6 @@ def this_machine() -> Machine:
     return Machine(tuple(sorted(os.sched_getaffinity(0))), found, reason)
 
 
-def has_gpu() -> bool:
-    """Whether this process may use an NVIDIA GPU."""
-    return bool(this_machine().gpus)
-
-
 def shares(machine: Machine, processes: int) -> list[Machine]:
     """Part of each process: the next GPU, so that two pools on four GPUs share none; without a GPU as many cores for each, at least 1."""
     if machine.gpus:

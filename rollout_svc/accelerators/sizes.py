@@ -50,9 +50,6 @@ def _weights_bytes(settings: EngineSettings, *, cpu: bool) -> int:
     return loaded_bytes(Path(settings.model), precision) + settings.adapters * slot * ELEMENT_BYTES[precision]
 
 
-KEY_AND_VALUE = 2
-
-
 class Capacity:
     """KV cache capacity in tokens: the open engine's own, else its last known value, else an estimate."""
 
@@ -73,5 +70,5 @@ def expected_kv_tokens(engine: Engine, gpu_bytes: int | None) -> int:
     shape = model_shape(settings.model) if engine.is_cpu or gpu_bytes else None
     if shape is None:
         return settings.sequences * settings.context_tokens
-    token_bytes = KEY_AND_VALUE * shape.layers * shape.keys * ELEMENT_BYTES[precision_on(settings.precision, cpu=engine.is_cpu)]
+    token_bytes = shape.cache_elements * ELEMENT_BYTES[precision_on(settings.precision, cpu=engine.is_cpu)]
     return expected_sizes(settings, None if engine.is_cpu else gpu_bytes).cache // token_bytes

@@ -77,7 +77,7 @@ class Policy:
         float32_head: bool = False,
         read: Callable[[], PreTrainedModel] | None = None,
     ) -> None:
-        """Replaces linear layers of `model` in place. `float32_head`: compute logits in float32. `read`: reads the same model anew.
+        """Replaces linear layers of `model` in place. `float32_head`: compute logits in float32. `read`: reads the same model again.
 
         Raises: Fatal if its architecture is not supported.
         """
@@ -158,7 +158,7 @@ class Policy:
     def wake(self) -> None:
         """Bring the weights back to the device, and compare their canary.
 
-        Raises: NoMemory, and the weights stay where they were; StateMismatch, and the weights are dropped if they can be read anew; Fatal.
+        Raises: NoMemory, and the weights stay where they were; StateMismatch, and the weights are dropped if they can be read again; Fatal.
         """
         before, failed = self.tier, None
         try:

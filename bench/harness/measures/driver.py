@@ -28,9 +28,7 @@ def described() -> dict[str, str] | None:
     """Name and memory of the GPU, and version of its driver; None without a GPU."""
     if not (gpus := find_gpus()[0]):
         return None
-    command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader", "-i", gpus[0].number]
-    name, memory, version = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip().split(", ")
-    return {"gpu": f"{name}, {memory}", "driver": version}
+    return {"gpu": f"{gpus[0].name}, {gpus[0].memory_bytes // MIB} MiB", "driver": gpus[0].driver_version}
 
 
 def used_mib() -> float:

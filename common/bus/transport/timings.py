@@ -28,7 +28,7 @@ class Timings:
     pings_unanswered: int = 3
     """Unanswered pings, `ping_every_s` apart, after which the connection is replaced."""
     idle_heartbeat_s: float = 5.0
-    """Seconds between the server's heartbeats to an idle follower. After two missed heartbeats, a follower subscribes anew."""
+    """Seconds between the server's heartbeats to an idle follower. After two missed heartbeats, a follower subscribes again."""
     clock_every_s: float = 5.0
     """Seconds between readings of NATS's clock."""
     max_clock_read_s: float = 1.0
