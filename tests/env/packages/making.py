@@ -126,11 +126,10 @@ async def staged(
     folder: Path,
     bounds: OwnBounds | None = None,
     addresses: str = "",
-    timings: HostTimings = HASTY,
 ) -> AsyncIterator[Stage]:
     store = PackageStore(Blobs(bus), folder)
     store.open()
-    sandboxes = OwnSandboxes(store, sandbox, python, BOUNDS, parsed_addresses(addresses), timings)
+    sandboxes = OwnSandboxes(store, sandbox, python, BOUNDS, parsed_addresses(addresses), HASTY)
     hosts = OwnHosts(sandboxes, bounds or OwnBounds())
     try:
         yield Stage(workers, hosts, store, folder)

@@ -1,6 +1,7 @@
 """The check of a new package: what is answered, and that the replica and its other work go on whatever the package does."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ from common.messages import BlobRef, CheckPackage, PackageChecked
 from env_svc.calls import Scored
 from env_svc.execution.workers import Workers
 from env_svc.hosted.confinement import Confinement
-from env_svc.hosted.process import HostTimings
 from env_svc.packages.check import PackageChecks
 from tests.env.hosted.playing import step
 from tests.env.packages.making import HASTY, Stage, example_wheel, guest_wheel, ref_of, staged, stored, wheel_of
@@ -97,8 +97,9 @@ async def test_import_that_never_ends_is_tried_twice_while_others_play(
 ) -> None:
     wheel = await stored(bus, "acme", wheel_of({"own_games.py": source}, {"x": "own_games:X"}))
     other = await stored(bus, "globex", guest_wheel())
-    timings = HostTimings(start_timeout_s=6.0, grace_s=HASTY.grace_s, poll_interval_s=0.1, restart=HASTY.restart)
-    async with staged(bus, workers, sandbox, python, tmp_path / "packages", timings=timings) as stage:
+    async with staged(bus, workers, sandbox, python, tmp_path / "packages") as stage:
+        await stage.play(other, [step("word")], tenant="globex")  # its start may take longer than the others have
+        stage.hosts._sandboxes = replace(stage.hosts._sandboxes, timings=replace(HASTY, start_timeout_s=6.0))
         checks = PackageChecks(stage.store, stage.hosts, [])
         checking = [asyncio.ensure_future(anext(checks.check(delivery_of(wheel, attempt=attempt)))) for attempt in (1, 2)]
         (outcome,) = await stage.play(other, [step("word")], tenant="globex")

@@ -22,6 +22,7 @@ from tests.support.scheduler.finished import is_slow, settled, stages
 from tests.support.scheduler.stages import running_world, spec
 from tests.support.scheduler.uploads import WHEEL, PackageStages, digest_of, serving_own
 from tests.support.scheduler.webhooks import RULES
+from tests.support.waiting import eventually_equals
 
 PARTS = ("billing", "accelerators", "aliases", "webhooks", "packages", "files")
 NOT_CALLS = {"connect", "tenant", "key", *PARTS}
@@ -38,6 +39,16 @@ def price(n: int, year: int = 2090) -> SetPrice:
     return SetPrice(
         request=f"r{n}-{year}", of="sampled", price=Decimal(n), valid_from=datetime(year, 1, n if year > 2026 else 1, tzinfo=UTC)
     )
+
+
+async def resumed(c: Client, n: int) -> None:
+    """Return once the scheduler has done it: `delete`, next, names the state in its refusal."""
+    await c.resume(f"slow-{n}")
+
+    async def state() -> str:
+        return (await c.status(f"slow-{n}")).state
+
+    await eventually_equals(state, "running")
 
 
 async def put(c: Client, n: int) -> Any:
@@ -85,7 +96,7 @@ CALLS: list[tuple[str, Callable[[Client, int, Path], Any]]] = [
     ("pull", lambda c, n, to: c.pull("a", to / f"adapter{n}")),
     ("pull", lambda c, n, to: c.pull("a", to / f"no{n}", version=9)),
     ("pause", lambda c, n, to: c.pause(f"slow-{n}", "a while")),
-    ("resume", lambda c, n, to: c.resume(f"slow-{n}")),
+    ("resume", lambda c, n, to: resumed(c, n)),
     ("delete", lambda c, n, to: c.delete(f"slow-{n}")),
     ("cancel", lambda c, n, to: c.cancel(f"slow-a{n}", "enough")),
     ("wait", lambda c, n, to: c.wait(f"slow-a{n}")),
