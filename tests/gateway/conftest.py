@@ -7,12 +7,12 @@ import httpx
 import pytest
 
 from common.bus import Bus
-from tests.support.gateway.serving import client, gateway
+from tests.support.gateway.serving import client, gateway, patient
 from tests.support.scheduler.finished import is_slow, stages
 from tests.support.scheduler.keyed_worlds import keyed, keyed_world
 from tests.support.scheduler.stages import World, running_world
 
-__all__ = ["keyed", "keyed_world"]
+__all__ = ["keyed", "keyed_world", "patient"]
 
 
 @pytest.fixture

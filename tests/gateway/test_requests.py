@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Any
 
 import httpx
 import pytest
@@ -131,9 +130,8 @@ async def test_browsers_are_let_in_from_named_origins_only(bus: Bus, nats_url: s
 
 
 @pytest.mark.parametrize(("proxies", "shown"), [(("127.0.0.0/8",), "/api/v1/tasks/"), ((), "/v1/tasks/"), (("10.0.0.1",), "/v1/tasks/")])
-async def test_prefix_counts_from_named_proxies(bus: Bus, nats_url: str, proxies: tuple[str, ...], shown: str) -> None:
-    settings: dict[str, Any] = {"until_ready": False, "submit_timeout_s": 0.5, "trusted_proxies": proxies}
-    async with gateway(bus, nats_url, **settings) as address, client(address) as door:
+async def test_prefix_counts_from_named_proxies(world: World, nats_url: str, proxies: tuple[str, ...], shown: str) -> None:
+    async with gateway(world.bus, nats_url, trusted_proxies=proxies) as address, client(address) as door:
         answer = await door.post("/v1/tasks", json=spec(), headers={"X-Forwarded-Prefix": "/api", "X-Forwarded-For": "1.2.3.4"})
 
     assert answer.headers["location"].startswith(shown)

@@ -22,6 +22,7 @@ from tests.support.scheduler.finished import is_slow, settled, stages
 from tests.support.scheduler.stages import running_world, spec
 from tests.support.scheduler.uploads import WHEEL, PackageStages, digest_of, serving_own
 from tests.support.scheduler.webhooks import RULES
+from tests.support.waiting import eventually_equals
 
 PARTS = ("billing", "accelerators", "aliases", "webhooks", "packages", "files")
 NOT_CALLS = {"connect", "tenant", "key", *PARTS}
@@ -167,6 +168,10 @@ def _plain(found: Any) -> Any:
     return [_plain(one) for one in found] if isinstance(found, list) else found
 
 
+async def services(client: Client) -> list[str]:
+    return sorted(one.service for one in await client.replicas())
+
+
 def test_every_method_is_called() -> None:
     client = Client(cast(Any, None))
     found = {name for name, _ in inspect.getmembers(Client, inspect.isroutine) if not name.startswith("_")} - NOT_CALLS
@@ -183,7 +188,9 @@ async def test_both_doors_answer_alike(bus: Bus, nats_url: str, database_url: st
         for task, tenant in ("a", "acme"), ("b", "acme"), ("c", "gone1"), ("d", "gone2"):
             await world.run(task, spec(tenant=tenant))
         await settled(world)
+        await world.rows_become("SELECT count(*) FROM stored_blobs WHERE kind = 'checkpoint'", [(8,)])  # the superseded ones are deleted
         async with gateway(bus, nats_url) as url, Client.connect(nats_url) as by_nats, Client.connect(url) as by_http:
+            await eventually_equals(lambda: services(by_nats), ["env", "env", "env", "gateway", "rollout"])
             different = {
                 f"{number} {name}": both
                 for number, (name, call) in enumerate(CALLS)

@@ -109,7 +109,7 @@ async def test_deleted_tenant_loses_its_role(stack: tuple[Path, Stack], tmp_path
     settings = {"MARLAAS_NATS_URL": running.nats_url, "MARLAAS_SCHEDULER_DATABASE_URL": app, "MARLAAS_HTTP_PORT": str(port)}
     settings |= {"MARLAAS_NATS_CREDS": str(credentials_path(data / "keys", "scheduler"))}
     with service_process("scheduler_svc", without_settings() | settings, tmp_path / "log"):
-        await eventually(lambda: is_ready(port), 60)
+        await eventually(lambda: is_ready(port))
         kept = dict(line.split(maxsplit=1) for line in out(data, "tenants", "set", "umbrella", "--keep", "adapters=90").splitlines())
         assert (kept["adapters_days"], kept["tasks_days"]) == ("90", "0")
         wrong = marlaas(data, "tenants", "set", "umbrella", "--keep", "adapters=ever")
