@@ -32,5 +32,5 @@ async def door(world: World, nats_url: str) -> AsyncGenerator[httpx.AsyncClient]
 @pytest.fixture
 async def wrong(bus: Bus, nats_url: str) -> AsyncGenerator[httpx.AsyncClient]:
     """Of a gateway without a scheduler."""
-    async with gateway(bus, nats_url, until_ready=False, timeout_s=1.0) as address, client(address) as found:
+    async with gateway(bus, nats_url, until_ready=False) as address, client(address) as found:
         yield found

@@ -137,9 +137,10 @@ async def test_prefix_counts_from_named_proxies(world: World, nats_url: str, pro
     assert answer.headers["location"].startswith(shown)
 
 
-async def read_all(wrong: httpx.AsyncClient, *parts: bytes) -> bytes:
+async def read_all(address: str, *parts: bytes) -> bytes:
     """What the server sends until it closes the connection."""
-    reader, writer = await asyncio.open_connection(wrong.base_url.host, wrong.base_url.port)
+    url = httpx.URL(address)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
     try:
         for part in parts:
             writer.write(part)
@@ -149,15 +150,16 @@ async def read_all(wrong: httpx.AsyncClient, *parts: bytes) -> bytes:
         writer.close()
 
 
-async def test_dribbled_requests_are_closed(wrong: httpx.AsyncClient) -> None:
+async def test_dribbled_requests_are_closed(bus: Bus, nats_url: str) -> None:
     """Each connection ends by itself: nothing is sent after these parts."""
     head = b"POST /v1/tasks HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
-    silent, header, body, idle = await asyncio.gather(
-        read_all(wrong),
-        read_all(wrong, head),
-        read_all(wrong, head + b"\r\n", b"{"),
-        read_all(wrong, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /hea"),
-    )
+    async with gateway(bus, nats_url, until_ready=False, timeout_s=1.0) as address:
+        silent, header, body, idle = await asyncio.gather(
+            read_all(address),
+            read_all(address, head),
+            read_all(address, head + b"\r\n", b"{"),
+            read_all(address, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /hea"),
+        )
 
     assert (silent, header) == (b"", b"")
     assert body.startswith(b"HTTP/1.1 408")

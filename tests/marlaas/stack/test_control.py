@@ -270,6 +270,7 @@ def test_stack_survives_a_full_disk_and_resumes_when_there_is_room(data: Path) -
         fill(data)
         for victim in victims:
             os_processes.send(victim, signal.SIGKILL)
+        until(lambda: not any(Path(f"/proc/{victim.pid}").exists() for victim in victims))  # the supervisor knows of their end
         time.sleep(5 * HEALTH_EVERY_S)  # starts fail meanwhile: nothing can be written that would say so
         assert is_locked(data) and os_processes.is_running(before.supervisor)
         said = servers.full_disk(data)
