@@ -170,7 +170,7 @@ def test_limit_as_it_is_set(given: str, limit: object) -> None:
 
 
 async def test_store_that_is_away_is_said_and_comes_back(tmp_path: Path) -> None:
-    port = servers.free_port()
+    port = servers.lasting_port()
     command = servers.nats_command(tmp_path / "nats", port, sync="1s")
     limit = Allowed(requests=3)
     with running(command, port, tmp_path / "nats.log"):

@@ -51,7 +51,7 @@ async def _is_taken(door: httpx.AsyncClient) -> bool:
 
 async def test_sigterm_ends_streams_with_an_error_and_the_process_with_0(world: World, nats_url: str, tmp_path: Path) -> None:
     await world.run("slow-1", until="accepted")
-    port, metrics = servers.free_port(), servers.free_port()
+    port, metrics = servers.lasting_port(), servers.lasting_port()
     own = {"PORT": str(port), "DRAIN_S": "5"}
     environment = without_settings() | {f"MARLAAS_GATEWAY_{name}": value for name, value in own.items()}
     environment |= {"MARLAAS_NATS_URL": nats_url, "MARLAAS_HTTP_PORT": str(metrics)}
@@ -100,7 +100,7 @@ def test_wrong_settings(settings: dict[str, object], reason: str) -> None:
 
 async def test_nats_away_and_back(database_url: str, tmp_path: Path) -> None:
     """Questions and submissions are to be sent again; the gateway is not ready, and is again by itself."""
-    port = servers.free_port()
+    port = servers.lasting_port()
     command, url = servers.nats_command(tmp_path / "nats", port, sync="1s"), servers.nats_url(port)
     async with AsyncExitStack() as entered:
         with running(command, port, tmp_path / "nats.log"):
