@@ -178,6 +178,7 @@ async def test_store_that_is_away_is_said_and_comes_back(tmp_path: Path) -> None
         await bus.declare()
         account = Account(bus, "tenant.acme", "gateway-0")
         await account.take(REQUEST, limit)
+    await eventually(lambda: not bus.is_connected, 30)
     with pytest.raises(StoreUnavailable):
         await account.take(REQUEST, limit)
     with running(command, port, tmp_path / "nats.log"):
