@@ -7,12 +7,12 @@ import httpx
 import pytest
 
 from common.bus import Bus
-from tests.support.gateway.serving import client, gateway
+from tests.support.gateway.serving import client, gateway, patient
 from tests.support.scheduler.finished import is_slow, stages
 from tests.support.scheduler.keyed_worlds import keyed, keyed_world
 from tests.support.scheduler.stages import World, running_world
 
-__all__ = ["keyed", "keyed_world"]
+__all__ = ["keyed", "keyed_world", "patient"]
 
 
 @pytest.fixture
@@ -32,5 +32,5 @@ async def door(world: World, nats_url: str) -> AsyncGenerator[httpx.AsyncClient]
 @pytest.fixture
 async def wrong(bus: Bus, nats_url: str) -> AsyncGenerator[httpx.AsyncClient]:
     """Of a gateway without a scheduler."""
-    async with gateway(bus, nats_url, until_ready=False, timeout_s=1.0) as address, client(address) as found:
+    async with gateway(bus, nats_url, until_ready=False) as address, client(address) as found:
         yield found

@@ -92,7 +92,7 @@ async def test_refused_body_is_freed_at_once(door: httpx.AsyncClient, path: str,
     gc.disable()
     try:
         answer = await door.post(path, content=body, headers={"Content-Type": kind})
-        await eventually(lambda: not [one for one in gc.get_objects() if isinstance(one, FrameType) and one.f_code.co_name in READERS], 5)
+        await eventually(lambda: not [one for one in gc.get_objects() if isinstance(one, FrameType) and one.f_code.co_name in READERS], 60)
     finally:
         gc.enable()
 

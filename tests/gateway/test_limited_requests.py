@@ -1,6 +1,7 @@
 """What clients are told of limits and budgets, in the shape of each family; a real gateway, NATS, scheduler and PostgreSQL."""
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from tests.support.gateway.deltas import Part, Source, deltas
 from tests.support.gateway.serving import client, gateway
 from tests.support.scheduler.finished import stages
 from tests.support.scheduler.stages import World, running_world, spec
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, eventually_equals
 
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "max_tokens": 20}
 ACME = {"tenant": "acme"}
@@ -47,6 +48,15 @@ async def used(bus: Bus, rate: Any) -> int:
     return Use.of(await bus.kv.get(HTTP_USE_BUCKET, "tenant.acme", HttpUse), bus.clock.now_s()).used(rate)
 
 
+async def is_charged(bus: Bus, lowest: int, highest: int) -> None:
+    """Wait until so many tokens are used: the gateway corrects what it has charged a moment after the answer."""
+
+    async def is_so() -> bool:
+        return lowest <= await used(bus, "tokens") <= highest
+
+    await eventually(is_so, 60)
+
+
 async def test_answers_say_where_rates_stand(world: World, nats_url: str) -> None:
     await tenant(world, requests_per_minute=1000, tokens_per_minute=5000)
     async with door(world, nats_url) as http:
@@ -61,7 +71,7 @@ async def test_answers_say_where_rates_stand(world: World, nats_url: str) -> Non
     assert (asked.status_code, job.status_code, remaining) == (200, 202, [996, 995])
     assert listed.status_code == chat.status_code == streamed.status_code == everybody.status_code == 200
     assert (listed.headers["x-ratelimit-limit-requests"], listed.headers["x-ratelimit-remaining-requests"]) == ("1000", "999")
-    assert listed.headers["x-ratelimit-reset-requests"].startswith("1m")
+    assert re.fullmatch(r"1m\ds|[45]\ds", listed.headers["x-ratelimit-reset-requests"])
     assert chat.headers["x-ratelimit-limit-tokens"] == streamed.headers["x-ratelimit-limit-tokens"] == "5000"
     assert 4900 < int(streamed.headers["x-ratelimit-remaining-tokens"]) < 5000
     assert "x-ratelimit-limit-requests" not in everybody.headers, "an admin who names no tenant has no limit"
@@ -93,10 +103,8 @@ async def test_tokens_that_were_not_given_are_given_back(world: World, nats_url:
             answer = await http.post("/v1/chat/completions", params=ACME, json=CHAT | {"max_tokens": 1500})
             assert answer.status_code == 200, answer.text
             total = answer.json()["usage"]["total_tokens"]
-            await asyncio.sleep(0.5)
         never = await http.post("/v1/chat/completions", params=ACME, json=CHAT | {"max_tokens": 2500})
-        await asyncio.sleep(0.5)
-        assert 5 * total <= await used(world.bus, "tokens") <= 5 * total + 20
+        await is_charged(world.bus, 5 * total, 5 * total + 20)
     assert (never.status_code, never.headers["x-should-retry"]) == (429, "false")
 
 
@@ -105,9 +113,8 @@ async def test_reply_longer_than_assumed_is_charged(world: World, nats_url: str)
     long = Source(lambda _: deltas([Part("a", ids=400)] * 4))
     async with door(world, nats_url, long) as http:
         answer = await http.post("/v1/chat/completions", params=ACME, json={key: CHAT[key] for key in ("model", "messages")})
-        await asyncio.sleep(0.6)
         assert answer.json()["usage"]["total_tokens"] == 1607
-        assert 1607 <= await used(world.bus, "tokens") <= 1607 + 1000
+        await is_charged(world.bus, 1607, 1607 + 1000)
 
 
 async def test_replies_at_once_end_with_their_clients(world: World, nats_url: str) -> None:
@@ -122,8 +129,7 @@ async def test_replies_at_once_end_with_their_clients(world: World, nats_url: st
         one.cancel()
         await asyncio.gather(one, return_exceptions=True)
         await eventually(lambda: not held.open)
-        await asyncio.sleep(0.6)
-        assert await used(world.bus, "streams") == 0
+        await eventually_equals(lambda: used(world.bus, "streams"), 0, 60)
     quick = Source(lambda _: deltas([Part("a")]))
     async with door(world, nats_url, quick) as http:
         assert (await http.post("/v1/chat/completions", params=ACME, json=CHAT)).status_code == 200
@@ -196,11 +202,11 @@ async def test_pool_that_serves_nothing_is_refused_at_once(bus: Bus, database_ur
     pools = {"tiny": silent, "other": silent.model_copy(update={"serving": Serving()})}
     async with running_world(bus, database_url, stages(bus, tmp_path / "made"), pools=pools) as world:
         await tenant(world)
-        async with gateway(world.bus, nats_url) as address, client(address) as http:
+        async with gateway(world.bus, nats_url, first_token_s=600.0) as address, client(address) as http:
             refused = [
                 await http.post("/v1/chat/completions", params=ACME, json=CHAT | {"stream": is_streamed}) for is_streamed in (False, True)
             ]
     for answer in refused:
         error = answer.json()["error"]
         assert (answer.status_code, error["code"], answer.headers["x-should-retry"]) == (409, "pool_without_serving", "false")
-        assert "pools that do: other" in error["message"] and answer.elapsed.total_seconds() < 10
+        assert "pools that do: other" in error["message"]

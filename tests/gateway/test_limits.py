@@ -60,11 +60,12 @@ async def test_burst_over_all_gateways_gets_the_limit(bus: Bus, nats_url: str, r
         assert 0.9 * 400 <= sum(sums) <= 400, sums
         with pytest.raises(LimitMet) as met:
             await found[0].take(Amounts(requests=20), limit)
-        assert (met.value.kind, met.value.allowed) == ("requests", 400) and 50 < met.value.wait_s <= 62
+        assert (met.value.kind, met.value.allowed) == ("requests", 400) and 30 < met.value.wait_s <= 62
         assert (await stored(bus)).used("requests") <= 400
 
 
-async def test_requests_in_quick_succession_share_exchanges(bus: Bus, nats_url: str) -> None:
+async def test_requests_in_quick_succession_share_exchanges(bus: Bus, nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway_svc.limits.account.AHEAD_S", 1.0)  # as quick as an exchange is on a machine that others use
     async with accounts(nats_url, 1) as [account]:
         for _ in range(2_000):
             await account.take(REQUEST, Allowed(requests=100_000))
@@ -152,9 +153,9 @@ async def test_long_reply_is_charged_where_replies_have_no_limit(bus: Bus, nats_
         for delta in deltas([Part("a", ids=100), Part("b", ids=2900)]):
             yield 0, delta
 
+    bounded = limiter.bounded(reply(), [Choice(Prompt(text="x"), ServedSampling(seed=1))], caller, "acme", lambda _: None)
+    await anext(bounded)
     async with at_work(limiter.run()):
-        bounded = limiter.bounded(reply(), [Choice(Prompt(text="x"), ServedSampling(seed=1))], caller, "acme", lambda _: None)
-        await anext(bounded)
         await eventually(lambda: len(rounds) > 3 or not limiter._accounts, 30)
         assert len([one async for one in bounded]) == 2
         await eventually(lambda: not limiter._accounts, 30)
@@ -169,7 +170,7 @@ def test_limit_as_it_is_set(given: str, limit: object) -> None:
 
 
 async def test_store_that_is_away_is_said_and_comes_back(tmp_path: Path) -> None:
-    port = servers.free_port()
+    port = servers.lasting_port()
     command = servers.nats_command(tmp_path / "nats", port, sync="1s")
     limit = Allowed(requests=3)
     with running(command, port, tmp_path / "nats.log"):
@@ -177,6 +178,7 @@ async def test_store_that_is_away_is_said_and_comes_back(tmp_path: Path) -> None
         await bus.declare()
         account = Account(bus, "tenant.acme", "gateway-0")
         await account.take(REQUEST, limit)
+    await eventually(lambda: not bus.is_connected, 30)
     with pytest.raises(StoreUnavailable):
         await account.take(REQUEST, limit)
     with running(command, port, tmp_path / "nats.log"):

@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Any
 
 import httpx
 import pytest
@@ -131,17 +130,17 @@ async def test_browsers_are_let_in_from_named_origins_only(bus: Bus, nats_url: s
 
 
 @pytest.mark.parametrize(("proxies", "shown"), [(("127.0.0.0/8",), "/api/v1/tasks/"), ((), "/v1/tasks/"), (("10.0.0.1",), "/v1/tasks/")])
-async def test_prefix_counts_from_named_proxies(bus: Bus, nats_url: str, proxies: tuple[str, ...], shown: str) -> None:
-    settings: dict[str, Any] = {"until_ready": False, "submit_timeout_s": 0.5, "trusted_proxies": proxies}
-    async with gateway(bus, nats_url, **settings) as address, client(address) as door:
+async def test_prefix_counts_from_named_proxies(world: World, nats_url: str, proxies: tuple[str, ...], shown: str) -> None:
+    async with gateway(world.bus, nats_url, trusted_proxies=proxies) as address, client(address) as door:
         answer = await door.post("/v1/tasks", json=spec(), headers={"X-Forwarded-Prefix": "/api", "X-Forwarded-For": "1.2.3.4"})
 
     assert answer.headers["location"].startswith(shown)
 
 
-async def read_all(wrong: httpx.AsyncClient, *parts: bytes) -> bytes:
+async def read_all(address: str, *parts: bytes) -> bytes:
     """What the server sends until it closes the connection."""
-    reader, writer = await asyncio.open_connection(wrong.base_url.host, wrong.base_url.port)
+    url = httpx.URL(address)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
     try:
         for part in parts:
             writer.write(part)
@@ -151,15 +150,16 @@ async def read_all(wrong: httpx.AsyncClient, *parts: bytes) -> bytes:
         writer.close()
 
 
-async def test_dribbled_requests_are_closed(wrong: httpx.AsyncClient) -> None:
+async def test_dribbled_requests_are_closed(bus: Bus, nats_url: str) -> None:
     """Each connection ends by itself: nothing is sent after these parts."""
     head = b"POST /v1/tasks HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
-    silent, header, body, idle = await asyncio.gather(
-        read_all(wrong),
-        read_all(wrong, head),
-        read_all(wrong, head + b"\r\n", b"{"),
-        read_all(wrong, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /hea"),
-    )
+    async with gateway(bus, nats_url, until_ready=False, timeout_s=1.0) as address:
+        silent, header, body, idle = await asyncio.gather(
+            read_all(address),
+            read_all(address, head),
+            read_all(address, head + b"\r\n", b"{"),
+            read_all(address, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /hea"),
+        )
 
     assert (silent, header) == (b"", b"")
     assert body.startswith(b"HTTP/1.1 408")

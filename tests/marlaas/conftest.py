@@ -9,12 +9,13 @@ import pytest
 from common.bus import Bus
 from tests.marlaas.transports import address, transport
 from tests.marlaas.verbs import Run
+from tests.support.gateway.serving import patient
 from tests.support.marlaas.command import Done, marlaas
 from tests.support.scheduler.finished import is_slow, stages
 from tests.support.scheduler.keyed_worlds import keyed, keyed_world
 from tests.support.scheduler.stages import World, running_world
 
-__all__ = ["address", "keyed", "keyed_world", "transport"]
+__all__ = ["address", "keyed", "keyed_world", "patient", "transport"]
 
 
 @pytest.fixture

@@ -63,7 +63,8 @@ async def test_rejection_carries_every_reason(address: str, scheduler: World) ->
     assert caught.value.reasons == reasons
 
 
-async def test_wrong_field_is_refused_without_a_request(address: str) -> None:
+async def test_wrong_field_is_refused_without_a_request(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("common.client_api.training.jobs.REASONS_S", 0.1)  # which no scheduler adds here
     async with Client.connect(address) as client:
         with pytest.raises(TaskRejected, match=r"lora\.rnak: no such field; did you mean 'rank'\?"):
             await client.submit({**SPEC, "lora": {"rnak": 4}})

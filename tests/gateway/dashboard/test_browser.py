@@ -163,7 +163,7 @@ async def test_page_becomes_live_in_whatever_order_its_scripts_come(site: Site) 
             async with looking(browser, site, "mk-reader") as (page, seen):
                 await delay(page, order)
                 await page.reload()
-                await page.locator("html[data-live='yes']").wait_for(timeout=10_000)
+                await page.locator("html[data-live='yes']").wait_for()
                 assert seen.console == [], order
 
 

@@ -95,7 +95,10 @@ async def test_roles_see_and_do_what_they_may(played: Site) -> None:
         async with session(played, key) as browser:
             page = (await browser.get("/tasks/slow-1")).text
             posted = await browser.post("/tasks/slow-1/pause", data={"csrf": csrf_of(page)})
+            if posted.status_code == 303:
+                await played.world.status_becomes("slow-1", lambda status: status.state == "paused")
             await browser.post("/tasks/slow-1/resume", data={"csrf": csrf_of(page)})
+            await played.world.status_becomes("slow-1", lambda status: status.state == "running")
             statuses = [(await browser.get(path)).status_code for path in ("/usage", "/usage.csv", "/new", "/tasks/foreign-1")]
             seen[key] = (page.count("Pause slow-1"), "/usage" in page, "/new" in page, posted.status_code, statuses)
 

@@ -28,7 +28,7 @@ async def test_page_shows_attempts_conversation_and_numbers(played: Site) -> Non
         other = [*ids[:-3], ids[-1], ids[-2], ids[-1]]
         attempts = [kept_attempt(ids, sampled, turns=2), kept_attempt(other, sampled, member=1, reward=0.0), kept_attempt(group=9)]
         await keep(played.world.bus, step_samples("letters-1", 5, attempts, left_out=1), step_samples("letters-1", 6))
-        await eventually(lambda: _has_texts(played), 20)
+        await eventually(lambda: _has_texts(played), 60)
         page = (await browser.get("/tasks/letters-1/samples?step=5&attempt=0&with=1&by=difference")).text
         last = (await browser.get("/tasks/letters-1/samples")).text
         task = (await browser.get("/tasks/letters-1")).text
@@ -86,7 +86,7 @@ async def test_hostile_tokens_and_names_are_text(played: Site) -> None:
     ]
     await keep(played.world.bus, step_samples("letters-1", 6, attempts))
     async with texts_replica(played.world.bus), session(played, "mk-reader") as browser:
-        await eventually(lambda: _has_texts(played), 20)
+        await eventually(lambda: _has_texts(played), 60)
         page = (await browser.get("/tasks/letters-1/samples?attempt=0&with=1")).text
 
     body = page.partition("<main")[2].partition("</main>")[0]
@@ -127,7 +127,7 @@ async def kept(site: Site) -> AsyncGenerator[str]:
         attempts = [kept_attempt(ids, sampled, turns=2), kept_attempt([*ids[:-2], ids[-2], ids[-2]], sampled, member=1, advantage=-1.75)]
         attempts = [_with_numbers(one, logprobs, place) for one in attempts]
         await keep(site.world.bus, step_samples("letters-1", 6, attempts))
-        await eventually(lambda: _has_texts(site), 20)
+        await eventually(lambda: _has_texts(site), 60)
         yield "/tasks/letters-1/samples?attempt=0&with=1"
 
 

@@ -130,7 +130,7 @@ async def test_keys_of_a_tenant_are_listed_for_its_owners(site: Site) -> None:
             "add": NewKey(key="U" + "BC"[number] * 55, name=f"ci-{tenant}", role="member"),
         }
         job = SetAccess(tenant=tenant, request=f"r{number}", **access)
-        await result_of(door, "set-access", tenant, job, job.request, 10)
+        await result_of(door, "set-access", tenant, job, job.request, 60)
     found = {}
     for key in ("mk-reader", "mk-member", "mk-owner", "mk-foreign", "mk-admin"):
         async with session(site, key) as browser:

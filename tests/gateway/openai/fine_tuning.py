@@ -15,7 +15,7 @@ def strictly(job: FineTuningJob) -> FineTuningJob:
 
 
 async def ended(client: AsyncOpenAI, job: str) -> FineTuningJob:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while (found := await client.fine_tuning.jobs.retrieve(job)).status not in ("succeeded", "failed", "cancelled"):
             await asyncio.sleep(0.1)
     return found

@@ -112,7 +112,7 @@ async def test_wrong_uploads_are_refused_with_the_place(world: World, opened: Op
         with pytest.raises(openai.APIStatusError) as not_a_form:
             await client.post("/files", body={"purpose": "fine-tune"}, cast_to=object)
         assert not_a_form.value.status_code == 415
-        async with httpx.AsyncClient(base_url=str(client.base_url), params={"tenant": "acme"}) as plain:
+        async with httpx.AsyncClient(base_url=str(client.base_url), params={"tenant": "acme"}, timeout=60) as plain:
             for body in (b"no form", b"--x\r\n", b"", b"--x\r\nContent-Disposition: form-data\r\n\r\n\r\n--x--\r\n"):
                 headers = {"Content-Type": "multipart/form-data; boundary=x"}
                 answer = await plain.post("files", content=body, headers=headers)
@@ -120,7 +120,7 @@ async def test_wrong_uploads_are_refused_with_the_place(world: World, opened: Op
 
 
 async def test_a_form_in_another_character_set_is_refused(world: World, opened: Opened) -> None:
-    async with opened(NOTHING) as client, httpx.AsyncClient(base_url=str(client.base_url), params={"tenant": "acme"}) as plain:
+    async with opened(NOTHING) as client, httpx.AsyncClient(base_url=str(client.base_url), params={"tenant": "acme"}, timeout=60) as plain:
         for charset in ("undefined", "utf-7", "idna", "utf-16", "latin-1", "none", "x\0y"):
             body = b'--x\r\nContent-Disposition: form-data; name="+2AA-"\r\n\r\n1\r\n--x--\r\n'
             headers = {"Content-Type": f'multipart/form-data; boundary=x; charset="{charset}"'.replace("\0", "%")}

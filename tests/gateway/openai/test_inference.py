@@ -235,7 +235,7 @@ async def test_an_admin_names_who_is_billed_for_a_base_model(opened: Opened) -> 
 
 
 async def test_errors_of_no_route_and_of_no_json_have_openais_shape(opened: Opened) -> None:
-    async with opened(Source(_says_hello)) as client, httpx.AsyncClient(base_url=str(client.base_url)) as plain:
+    async with opened(Source(_says_hello)) as client, httpx.AsyncClient(base_url=str(client.base_url), timeout=60) as plain:
         answers = [
             await plain.post("chat/nothing"),
             await plain.post("chat/completions", content=b"{", headers={"content-type": "application/json"}),

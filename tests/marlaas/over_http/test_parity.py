@@ -178,6 +178,11 @@ def _plain(found: Any) -> Any:
     return [_plain(one) for one in found] if isinstance(found, list) else found
 
 
+async def services(client: Client) -> set[str]:
+    """Of the replicas that the scheduler has read of: it reads them every two seconds."""
+    return {one.service for one in await client.replicas()}
+
+
 def test_every_method_is_called() -> None:
     client = Client(cast(Any, None))
     found = {name for name, _ in inspect.getmembers(Client, inspect.isroutine) if not name.startswith("_")} - NOT_CALLS
@@ -194,7 +199,9 @@ async def test_both_doors_answer_alike(bus: Bus, nats_url: str, database_url: st
         for task, tenant in ("a", "acme"), ("b", "acme"), ("c", "gone1"), ("d", "gone2"):
             await world.run(task, spec(tenant=tenant))
         await settled(world)
+        await world.rows_become("SELECT count(*) FROM stored_blobs WHERE kind = 'checkpoint'", [(8,)])  # the superseded ones are deleted
         async with gateway(bus, nats_url) as url, Client.connect(nats_url) as by_nats, Client.connect(url) as by_http:
+            await eventually_equals(lambda: services(by_nats), {"env", "gateway", "rollout"}, 60)
             different = {
                 f"{number} {name}": both
                 for number, (name, call) in enumerate(CALLS)

@@ -21,10 +21,10 @@ from tests.support.scheduler.stages import World
 from tests.support.tls import Authority
 
 
-async def said(url: str, tls: TlsFiles = NO_FILES) -> str:
-    """What a client says that cannot connect."""
+async def said(url: str, tls: TlsFiles = NO_FILES, timeout_s: float = 60.0) -> str:
+    """What a client says that cannot connect. `timeout_s`: for what it would try again."""
     with pytest.raises(ClientError) as caught:
-        async with Client.connect(url, tls=tls, timeout_s=0.5):
+        async with Client.connect(url, tls=tls, timeout_s=timeout_s):
             pass
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -61,9 +61,9 @@ async def test_key_of_the_other_transport_is_refused() -> None:
 
 async def test_server_that_is_away_or_another_is_named(bus: Bus, nats_url: str) -> None:
     away = f"http://127.0.0.1:{servers.free_port()}"
-    assert f"no gateway answers at {away}" in await said(away)
+    assert f"no gateway answers at {away}" in await said(away, timeout_s=0.5)
     of_nats = nats_url.replace("nats://", "http://")
-    assert of_nats in await said(of_nats)
+    assert of_nats in await said(of_nats, timeout_s=0.5)
 
     async def other(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -83,7 +83,7 @@ async def test_wrong_scheme_and_wrong_certificate(bus: Bus, nats_url: str, tmp_p
         gateway(bus, nats_url, until_ready=False, scheme="https", tls_cert=named[0], tls_key=named[1]) as secure,
     ):
         assert "its address is http://" in await said(plain.replace("http://", "https://"))
-        assert "its address is https://" in await said(secure.replace("https://", "http://"))
+        assert "its address is https://" in await said(secure.replace("https://", "http://"), timeout_s=0.5)
         for tls in (NO_FILES, TlsFiles(ca=other.ca)):
             text = await said(secure, tls)
             assert "is refused" in text and "--ca FILE" in text

@@ -17,13 +17,13 @@ DUMMY = [sys.executable, "-m", "tests.marlaas.dummy_service"]
 
 
 def plan_for(data: Path, *, services: list[list[str]] | None = None, prepare: list[str] | None = None) -> StackPlan:
-    nats_port = servers.free_port()
+    nats_port = servers.lasting_port()
     env = {"MARLAAS_NATS_URL": servers.nats_url(nats_port), "MARLAAS_REPLICA": "dummy", "PYTHONPATH": str(ROOT)}
     return StackPlan(
         data=data,
         nats_port=nats_port,
-        postgres_port=servers.free_port(),
-        gateway=state_files.gateway_at(servers.free_port(), {}),
+        postgres_port=servers.lasting_port(),
+        gateway=state_files.gateway_at(servers.lasting_port(), {}),
         pools_file=ROOT / "pools.toml",
         prepare=prepare or [],
         services=[Service(name=f"dummy{number}", argv=argv, env=env) for number, argv in enumerate(services or [DUMMY])],

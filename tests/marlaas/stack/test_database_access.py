@@ -105,11 +105,11 @@ async def test_deleted_tenant_loses_its_role(stack: tuple[Path, Stack], tmp_path
     data, running = stack
     out(data, "psql", "--owner", "-c", "INSERT INTO tenants (id) VALUES ('umbrella')")
     out(data, "database", "grant", "umbrella")
-    port, app = servers.free_port(), as_role(running.database_url, servers.APP)
+    port, app = servers.lasting_port(), as_role(running.database_url, servers.APP)
     settings = {"MARLAAS_NATS_URL": running.nats_url, "MARLAAS_SCHEDULER_DATABASE_URL": app, "MARLAAS_HTTP_PORT": str(port)}
     settings |= {"MARLAAS_NATS_CREDS": str(credentials_path(data / "keys", "scheduler"))}
     with service_process("scheduler_svc", without_settings() | settings, tmp_path / "log"):
-        await eventually(lambda: is_ready(port), 60)
+        await eventually(lambda: is_ready(port))
         kept = dict(line.split(maxsplit=1) for line in out(data, "tenants", "set", "umbrella", "--keep", "adapters=90").splitlines())
         assert (kept["adapters_days"], kept["tasks_days"]) == ("90", "0")
         wrong = marlaas(data, "tenants", "set", "umbrella", "--keep", "adapters=ever")

@@ -46,7 +46,7 @@ async def operating(keyed: Keyed, keyed_world: World, tmp_path: Path) -> Operati
 async def test_deleted_tenant_has_neither_keys_nor_an_account(operating: Operating, keyed_world: World) -> None:
     async with await Bus.connect(operating.keyed.url, "client", creds=operating.folder / "one.creds", timings=HASTY) as one:
         receipt = await operating.done("tenants", "delete", "acme", "--yes")
-        await eventually(lambda: not one.is_connected, 5)
+        await eventually(lambda: not one.is_connected, 60)
     assert re.search(r"^keys +2$", receipt, re.MULTILINE)
     assert await keyed_world.rows(LEFT) == [(True, 2, 0)]
     assert await is_refused(operating, "two.creds")

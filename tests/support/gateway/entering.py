@@ -87,11 +87,11 @@ async def with_keys(keyed: Keyed) -> AsyncGenerator[tuple[Entering, Keyring]]:
 
 
 @asynccontextmanager
-async def entering(keyed: Keyed, clock: Any = None, **limits: Any) -> AsyncGenerator[Entering]:
-    """`clock`: in place of the gateway's. `limits`: fields of `Nats`."""
+async def entering(keyed: Keyed, clock: Any = None, reread_s: float = 1.0, **limits: Any) -> AsyncGenerator[Entering]:
+    """`clock`: in place of the gateway's. `reread_s`: of the keys. `limits`: fields of `Nats`."""
     async with recording.connected(keyed.keys, keyed.url) as operator, await keyed.connect("gateway") as bus:
-        keys = HttpKeys(bus, reread_s=1.0, **({"clock": clock} if clock else {}))
-        access = KeyAccess(keys, replace(Nats(keyed.url, "gateway", timings=HASTY, connect_s=3.0), **limits))
+        keys = HttpKeys(bus, reread_s=reread_s, **({"clock": clock} if clock else {}))
+        access = KeyAccess(keys, replace(Nats(keyed.url, "gateway", timings=HASTY, connect_s=60.0), **limits))
         async with at_work(access.run()):
             yield Entering(operator, bus, keys, access)
 

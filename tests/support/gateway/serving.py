@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+import pytest
 
 from common.bus import Bus
 from common.runtime.health import Health
@@ -16,6 +17,23 @@ from gateway_svc.service import serve_with
 from gateway_svc.settings import GatewaySettings
 from marlaas.stack import servers
 from tests.support.waiting import eventually
+
+PATIENT_S = {
+    "common.client_api.training.jobs.REASONS_S": 60.0,
+    "gateway_svc.http.routes.tasks.CONTROL_S": 60.0,
+    "gateway_svc.limits.account.EXCHANGE_S": 60.0,
+    "gateway_svc.limits.limiter.ANSWER_S": 60.0,
+    "gateway_svc.serving.progress.SILENT_S": 60.0,
+    "gateway_svc.serving.texts.WAIT_S": 15.0,
+}
+"""Waits after which a request is answered otherwise: a stopped process, or a busy machine, would reach the gateway's own, of 2 to 5 s."""
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the tests of a folder whose conftest imports it."""
+    for name, seconds in PATIENT_S.items():
+        monkeypatch.setattr(name, seconds)
 
 
 @asynccontextmanager
@@ -30,7 +48,7 @@ async def gateway(
     **settings: Any,
 ) -> AsyncGenerator[str]:
     """Its address. It ends as on SIGTERM."""
-    settings = {"port": servers.free_port(), "drain_s": 2.0, "submit_timeout_s": 3.0, "nats_url": url} | settings
+    settings = {"port": servers.free_port(), "drain_s": 2.0, "submit_timeout_s": 60.0, "nats_url": url} | settings
     health = Health()
     running = Running(GatewaySettings(**settings), bus, health)
     runner = asyncio.create_task(serve_with(running, access or OpenAccess(bus, url), sampler))
