@@ -31,7 +31,6 @@ from tests.support.leases.executables import ACCELERATOR
 
 BUDGET = 150
 RENEW_S = 0.1
-EXPECTED_S = 0.2
 SETTLE_S = 0.003
 """From the last trace of a park until its locks are released: an observer reads traces and locks one after the other."""
 
@@ -53,7 +52,9 @@ class Start:
     budget_bytes: int = BUDGET
     renew_s: float = RENEW_S
     step_s: float = 0.0
-    """Seconds that an operation runs on, once it is ordered to park; it cannot be frozen. Expected are EXPECTED_S."""
+    """Seconds that an operation runs on, once it is ordered to park; it cannot be frozen."""
+    expected_s: float = 0.0
+    """Seconds that it is expected to run on."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Computing:
     @property
     def load(self) -> Load:
         if self._works and self._start.step_s:
-            return Load(Function.TRAIN, begun=1, left_s=EXPECTED_S)
+            return Load(Function.TRAIN, begun=1, left_s=self._start.expected_s)
         return Load(begun=int(self._works))
 
     async def wake(self) -> None:
