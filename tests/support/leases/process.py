@@ -31,8 +31,6 @@ from tests.support.leases.executables import ACCELERATOR
 
 BUDGET = 150
 RENEW_S = 0.1
-SETTLE_S = 0.003
-"""From the last trace of a park until its locks are released: an observer reads traces and locks one after the other."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,8 @@ class Start:
     """`loop`: a wake blocks the event loop; `wake`: it never returns; `interpreter`: it blocks all Python code."""
     crash_point: str = ""
     stalled_s: float = 60.0
+    stalled_in_park_s: float = 60.0
+    """`stalled_s` from its first park on: what comes before may take long."""
     min_limit_s: float = 60.0
     """Minimum time after which a move counts as hung. Short, like `stalled_s`, for an executor that hangs alone: any other may be slow."""
     queues: tuple[Consumer, ...] = ()
@@ -76,7 +76,8 @@ def trace(folder: Path, pool: str) -> Path:
 
 
 class Computing:
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: Start, watchdog: Watchdog) -> None:
+        self._watchdog = watchdog
         self.tier = Tier.OFF
         self.device_bytes = start.device_bytes
         self.host_bytes = 10
@@ -108,6 +109,7 @@ class Computing:
         self._works, self._moves = True, False
 
     async def park(self, tier: Tier, drain_s: float | None) -> float:
+        self._watchdog._stalled_s = min(self._start.stalled_s, self._start.stalled_in_park_s)
         if self._works:
             await asyncio.to_thread(time.sleep, self._start.step_s)  # like a kernel: Python goes on meanwhile
         else:
@@ -117,7 +119,6 @@ class Computing:
         await asyncio.sleep(random.uniform(0, self._start.max_move_s))
         with self._writing:
             self._moves = False
-        await asyncio.sleep(SETTLE_S)
         self.tier = tier
         return 0.01
 
@@ -154,7 +155,8 @@ async def _follow(start: Start) -> None:
     history = History(min_limit_s=start.min_limit_s)
     for kind in ((Tier.OFF, Tier.DEVICE), (Tier.DEVICE, Tier.HOST)):
         history.add(*kind, 0.01)
-    computing, watchdog = Computing(start), Watchdog(stalled_s=start.stalled_s)
+    watchdog = Watchdog(stalled_s=start.stalled_s)
+    computing = Computing(start, watchdog)
     async with await Bus.connect(start.url, me.replica, timings=replace(HASTY, ping_every_s=1.0)) as bus:
         means = ExecutorContext(
             bus=bus,
