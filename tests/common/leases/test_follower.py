@@ -15,19 +15,8 @@ from common.leases.reconciler import LeaseReconciler
 from common.messages import Lease, LeaseOrder, ProcessLife
 from common.messages.lives import life_key
 from common.streams import HISTORY_BUCKET, LEASES_BUCKET, lease_order
-from tests.support.leases.executables import (
-    ACCELERATOR,
-    Paper,
-    answer,
-    answers,
-    begun,
-    followers,
-    identity,
-    keep_leases,
-    means,
-    order,
-    shorten_leases,
-)
+from tests.support.leases import executables
+from tests.support.leases.executables import ACCELERATOR, Paper, answer, answers, begun, followers, identity, means, order
 from tests.support.waiting import at_work, eventually
 
 AWAKE, PARKED, COLD, FAULTY = ExecutorState.AWAKE, ExecutorState.PARKED, ExecutorState.COLD, ExecutorState.FAULTY
@@ -176,7 +165,7 @@ async def test_order_that_comes_while_it_wakes_is_done_next_and_those_between_ar
 
 
 async def test_lease_of_a_holder_that_has_the_lock_no_more_is_taken_over(bus: Bus, tmp_path: Path) -> None:
-    await keep_leases(bus)
+    await executables.keep_leases(bus)
     killed = Locks(tmp_path, "rollout-killed")
     assert killed.take_compute()
     theirs = Lease(executor="rollout-killed", replica="killed", epoch=1, renewed_s=bus.clock.now_s(), lock=killed.identity)
@@ -197,7 +186,7 @@ async def test_lease_of_a_holder_that_has_the_lock_no_more_is_taken_over(bus: Bu
 async def test_lease_under_another_lock_or_of_the_same_epoch_is_waited_for_until_it_expires(
     bus: Bus, tmp_path: Path, epoch: int, lock: str | None
 ) -> None:
-    await shorten_leases(bus, 1.0)
+    await executables.shorten_leases(bus, 1.0)
     [(follower, paper)] = followers(bus, tmp_path, "one")
     theirs = Locks(tmp_path, "rollout-dead").identity if lock == "" else lock
     async with following(bus, follower):
