@@ -59,6 +59,6 @@ class ExecutorContext:
     free_bytes: Callable[[], Awaitable[int | None]] = no_driver
     """Free bytes of the device according to its driver; None if unknown."""
     clock: Callable[[], float] = time.monotonic
-    """This process's monotonic clock, for the lease."""
+    """This process's monotonic clock, for the lease and for waits for memory."""
     renew_s: float = RENEW_S
     memory_wait_s: float = MEMORY_WAIT_S

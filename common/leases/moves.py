@@ -47,7 +47,7 @@ class Room:
         if not locks.take_compute():
             self.free_since_s = None
             return False
-        now_s = time.monotonic()
+        now_s = context.clock()
         self.free_since_s = now_s if self.free_since_s is None else self.free_since_s
         is_its_turn = not self.lacked_memory or now_s >= self.free_since_s + OTHERS_FIRST_S
         if shortage is None and is_its_turn and (shortage := await self._enter_before_wake()) is None:

@@ -150,10 +150,10 @@ def test_a_task_has_a_maximum_of_values_wherever_it_is_submitted() -> None:
 
 
 def test_bytes_behind_the_one_value_of_messagepack_are_not_looked_at() -> None:
-    began_s = time.process_time()
+    began_s = time.thread_time()
     for body in (bytes(MIB), msgpack.packb({"tenant": "acme"}) + bytes(MIB), b"\x90" * MIB):
         check_packed(body)
-    assert time.process_time() - began_s < 0.1
+    assert time.thread_time() - began_s < 0.1
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
+from common.bus.transport.timings import Timings
 from common.messages import ControlTask, HistoryMark, SubmitTask
 from common.streams import BLOBS_BUCKET, BUCKETS, HISTORY_BUCKET, STREAMS
 from tests.common.cluster import NODES, Cluster, running_cluster
@@ -42,7 +43,7 @@ def whole(cluster: Cluster) -> Cluster:
 
 @asynccontextmanager
 async def connected(cluster: Cluster, name: str) -> AsyncIterator[Bus]:
-    async with await Bus.connect(cluster.url, name) as bus:
+    async with await Bus.connect(cluster.url, name, timings=Timings(publish_patience_s=240.0)) as bus:
         await bus.declare(replicas=NODES)
         yield bus
 
@@ -60,7 +61,7 @@ async def test_everything_is_declared_with_as_many_copies_and_never_with_fewer(c
     assert await copies(bus) == {1}
     with capture_logs() as logs:
         declaring = asyncio.create_task(bus.declare(replicas=NODES))
-        await eventually(lambda: declaring.done() or len([line for line in logs if line["event"] == "jetstream_not_ready"]) > 3, 60)
+        await eventually(lambda: declaring.done() or len([line for line in logs if line["event"] == "jetstream_not_ready"]) > 3)
         assert not declaring.done()  # it waits for the third node, and says so
     cluster.start(NODES - 1)
     await declaring

@@ -98,7 +98,7 @@ def hub() -> Iterator[Hub]:
 def start(hub: Hub, home: Path, model: str = MODEL, revision: str = "", *, offline: bool = False) -> subprocess.CompletedProcess[str]:
     """A service's start, in a process of its own: the client reads its environment once."""
     env = environment(hub, home, offline=offline)
-    return subprocess.run([sys.executable, "-c", PROGRAM, model, revision], env=env, capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-c", PROGRAM, model, revision], env=env, capture_output=True, text=True, timeout=250)
 
 
 def environment(hub: Hub, home: Path, *, offline: bool = False) -> dict[str, str]:
@@ -135,7 +135,7 @@ def test_weights_of_the_older_format_are_fetched_where_there_are_no_others(hub: 
 def test_files_that_an_older_version_fetched_keep_their_commit(hub: Hub, tmp_path: Path) -> None:
     """It asked for the branch, whose commit is in the cache; the repository has moved on since."""
     fetch = f"from huggingface_hub import hf_hub_download; hf_hub_download('{MODEL}', 'config.json')"
-    subprocess.run([sys.executable, "-c", fetch], env=environment(hub, tmp_path), check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", fetch], env=environment(hub, tmp_path), check=True, timeout=250)
     hub.newest = NEW
     assert found(start(hub, tmp_path))[0] == OLD
 

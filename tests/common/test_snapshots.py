@@ -173,6 +173,6 @@ async def test_part_is_sent_again_until_the_restoring_server_is_known(nats_url: 
         await message.respond(message.data)
 
     await restorer.subscribe("restore.parts", cb=take)
-    assert (await asyncio.wait_for(sending, 10)).data == b"part"
+    assert (await asyncio.wait_for(sending, 60)).data == b"part"
     await sender.close()
     await restorer.close()

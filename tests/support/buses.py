@@ -6,8 +6,8 @@ from common.resilience.backoff import Backoff
 from common.streams import Stream
 from tests.support.waiting import eventually
 
-HASTY = Timings(backoff=Backoff(first_s=0.02, max_s=0.64))
-"""Timings of the tests' own connections."""
+HASTY = Timings(answer_timeout_s=10.0, backoff=Backoff(first_s=0.02, max_s=0.64))
+"""Timings of the tests' own connections. A busy machine may hold a server up for 5 s: what asks it once waits longer."""
 
 
 async def message_on(bus: Bus, stream: Stream, subject: str) -> Delivery:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import psycopg
+from psycopg.errors import ObjectInUse
 from sqlalchemy import make_url
 
 from marlaas.stack import database_folder, servers
@@ -67,4 +68,10 @@ def database_copy(postgres_port: int, template: str) -> Iterator[str]:
 def _administer(postgres_port: int, statement: str) -> None:
     address = servers.database_url(postgres_port, "postgres", role=servers.ADMIN).replace("+psycopg", "")
     with psycopg.connect(address, autocommit=True) as connection:
-        connection.execute(statement.encode())
+        for is_last in (*[False] * 11, True):
+            try:
+                connection.execute(statement.encode())
+                return
+            except ObjectInUse:  # PostgreSQL waits 5 s for a database's other sessions to end; on a busy machine they may take longer
+                if is_last:
+                    raise

@@ -31,7 +31,7 @@ def running(command: Command, port: int, log: Path) -> Iterator[subprocess.Popen
     with log.open("ab") as output:
         process = subprocess.Popen(command.argv, stdout=output, stderr=output, env=os.environ | command.env)
     try:
-        servers.wait_until_listening(port, process, command.name)
+        servers.wait_until_listening(port, process, command.name, timeout_s=240)
         yield process
     finally:
         process.send_signal(signal.SIGINT)  # PostgreSQL's fast shutdown; SIGTERM would wait for its clients

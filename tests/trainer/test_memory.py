@@ -111,7 +111,7 @@ async def step_with_little_memory(model: Path) -> None:
 
 
 def test_cpu_without_memory_is_distinguished_from_a_bad_task_and_names_the_setting_to_lower(model_folder: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", NO_MEMORY, str(model_folder)], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([sys.executable, "-c", NO_MEMORY, str(model_folder)], capture_output=True, text=True, check=False, timeout=250)
     assert done.returncode == 0, done.stderr
     reason, taken = done.stdout.splitlines()
     assert reason.startswith("there is no memory for the step: ")

@@ -1,5 +1,6 @@
 """The handler over real NATS: batches in, announced versions out, also when delivered twice."""
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from tests.support.trainer.batches import (
     update_in,
 )
 from tests.support.trainer.groups import make_spec
-from tests.support.waiting import eventually_equals
+from tests.support.waiting import eventually, eventually_equals
 from trainer_svc.algorithm.step import train_step
 from trainer_svc.learner import Learner, initial_resident
 from trainer_svc.model.adapter import read_adapter
@@ -222,7 +223,11 @@ async def test_a_tenant_with_one_task_does_not_wait_behind_all_steps_of_a_tenant
     for task, tenant in tenants.items():
         named = await store(bus, task, groups_of(task, 0), 0)
         await send(bus, batch_of(task, 0, named, None, make_spec(task)).model_copy(update={"tenant": tenant}))
+    all_wait = threading.Event()
+    learner._thread.submit(all_wait.wait, 60)
     async with serving(bus, trainer, slots=8):
+        await eventually(lambda: trainer.busy()["steps"] == len(tenants))
+        all_wait.set()
         await eventually_equals(lambda: bus.streams.backlog(streams.WEIGHTS), 5)
     order = [delivery.read(WeightUpdated).tenant async for delivery in bus.streams.stored(streams.WEIGHTS, "weight-updated.>")]
     assert order[0] == "many"

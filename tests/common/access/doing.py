@@ -62,7 +62,8 @@ async def fill(stages: Bus) -> BlobRef:
             "description": "x" * FILLING_BYTES,
         }
         await stages.publish_raw(f"$O.{streams.BLOBS_BUCKET}.M.{entry}", json.dumps(body).encode(), entry, {})
-    await refill(stages)
+    for each in streams.BUCKETS:
+        await fill_bucket(stages, each.name)
     await stages.own_jobs.declare(["acme"])
     content = bytes(range(256)) * 4096 * 9
     ref = blob_of(content)
@@ -70,11 +71,9 @@ async def fill(stages: Bus) -> BlobRef:
     return ref
 
 
-async def refill(stages: Bus) -> None:
-    """The same for buckets, whose values may expire meanwhile."""
-    for each in streams.BUCKETS:
-        for number in range(FILLINGS):
-            await stages.kv.put(each.name, f"fill.{number}", LARGE)
+async def fill_bucket(stages: Bus, name: str) -> None:
+    for number in range(FILLINGS):
+        await stages.kv.put(name, f"fill.{number}", LARGE)
 
 
 def blob_of(content: bytes) -> BlobRef:
@@ -118,7 +117,7 @@ class Doing:
             await self._blobs.put(blob_of(content), content)
         elif subject.startswith("ask."):
             with suppress(NoResponder):
-                await self._bus.requests.ask(subject, REPORT, timeout_s=5)
+                await self._bus.requests.ask(subject, REPORT, timeout_s=50)
         else:
             await self._bus.requests.send(subject, REPORT)
 
@@ -157,6 +156,7 @@ class Doing:
         if store == blob_store(streams.BLOBS_BUCKET):
             await self._blobs.listed()
         elif store in BUCKETS:
+            await fill_bucket(self._stages, BUCKETS[store].name)  # its values may have expired
             async for key, _ in self._bus.kv.watch(BUCKETS[store].name, ReplicaReport):
                 if (seen := seen + key.startswith("fill")) == FILLINGS:
                     return

@@ -34,7 +34,7 @@ def written(keys: SigningKeys, to: Path) -> Callable[[Path], str]:
 
     def access(accounts: Path) -> str:
         arguments = ["keys", "server-config", "--keys", str(keys.folder), "--to", str(to), "--accounts", str(accounts)]
-        subprocess.run([MARLAAS, *arguments], check=True, capture_output=True, timeout=60)
+        subprocess.run([MARLAAS, *arguments], check=True, capture_output=True, timeout=250)
         return to.read_text()
 
     return access

@@ -35,7 +35,7 @@ async def env_without(server: Keyed, subject: str) -> AsyncGenerator[Bus]:
     allowed = service_permissions("env", DEPLOYMENT)
     assert subject in allowed.publish
     older = services_key(server.keys, "older", replace(allowed, publish=tuple(each for each in allowed.publish if each != subject)))
-    async with await Bus.connect(server.url, "env", creds=older, timings=HASTY) as bus:
+    async with await Bus.connect(server.url, "env", creds=older, timings=replace(HASTY, answer_timeout_s=250)) as bus:
         yield bus
 
 
@@ -52,7 +52,7 @@ async def test_refusal_is_said_and_counted_and_ends_nothing(keyed: Keyed) -> Non
 
 
 async def test_refused_request_fails_with_the_reason_and_is_not_taken_for_an_outage(keyed: Keyed) -> None:
-    async with env_without(keyed, "$KV.replicas.env.*") as env, at_work(env.wait_fatal()) as fatal, asyncio.timeout(HASTY.answer_timeout_s):
+    async with env_without(keyed, "$KV.replicas.env.*") as env, at_work(env.wait_fatal()) as fatal, asyncio.timeout(60):
         with pytest.raises(Unavailable, match=r"key 'older' may not publish \$KV\.replicas\.env\.one"):
             await env.kv.replace(streams.REPLICAS_BUCKET, "env.one", REPORT, revision=0)
         with pytest.raises(Unavailable, match=r"key 'older' may not publish weight-updated\.tiny\.a"):

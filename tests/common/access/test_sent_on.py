@@ -77,7 +77,7 @@ async def stored(keyed: Keyed) -> dict[str, list[tuple[str, bytes, str]]]:
     """Stream → messages in it: subject, body, headers."""
     found: dict[str, list[tuple[str, bytes, str]]] = {}
     async with raw(keyed, keyed.stages_key(), set()) as everything:
-        js = everything.jetstream()
+        js = everything.jetstream(timeout=60)
         for stream in TARGETS:
             state = (await js.stream_info(stream)).state
             for number in range(state.first_seq, state.last_seq + 1):
@@ -133,13 +133,13 @@ async def test_what_was_sent_on_reaches_no_live_reader(keyed: Keyed) -> None:
             await listens.wait()
             await rogue.publish(own, MARK)
             create = json.dumps({"stream_name": "KV_replicas", "config": config}).encode()
-            made = json.loads((await rogue.request(f"{API}.CONSUMER.CREATE.KV_replicas", create)).data)
+            made = json.loads((await rogue.request(f"{API}.CONSUMER.CREATE.KV_replicas", create, timeout=60)).data)
             assert made["push_bound"], "the server delivers"
             async with await keyed.connect("rollout") as rollout:
                 while replies not in heard:  # whatever is sent on comes before one of these
                     await rollout.requests.send(replies, CancelServing(gateway="door", requests=[]))
                     await asyncio.sleep(0.1)
             assert set(heard) == {replies}
-            found = await listening.next(timeout_s=10)
+            found = await listening.next(timeout_s=60)
             assert found is not None and found.subject == replies
         hearing.cancel()

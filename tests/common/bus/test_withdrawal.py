@@ -1,10 +1,12 @@
 """Requests for messages are withdrawn when there is no room for what they would bring."""
 
 import asyncio
+from dataclasses import replace
 
 from common.bus import Bus, Delivery, Slots
 from common.errors import HandedBack
 from common.messages import SubmitTask
+from tests.support.buses import HASTY
 from tests.support.consuming import JOBS, as_handler, drained, job
 from tests.support.waiting import at_work, eventually_equals
 
@@ -39,23 +41,23 @@ async def test_requests_under_way_are_withdrawn_when_slots_close(bus: Bus) -> No
     assert attempts == [("a", 1), ("b", 1), ("c", 1)]
 
 
-async def test_slots_that_open_at_once_request_messages_all_the_same(bus: Bus) -> None:
-    slots, taken = Slots(8), asyncio.Event()
+async def test_slots_that_open_at_once_request_messages_all_the_same(bus: Bus, nats_url: str) -> None:
+    slots, taken, patient = Slots(8), asyncio.Event(), replace(HASTY, pull_expires_s=250.0)
 
     async def handler(delivery: Delivery) -> None:
         taken.set()
 
-    async with at_work(bus.consume(JOBS, as_handler(handler), slots)):
-        await bus.publish(job("a"))
-        await drained(bus)
+    async with await Bus.connect(nats_url, "patient", timings=patient) as reader, at_work(reader.consume(JOBS, as_handler(handler), slots)):
+        await reader.publish(job("a"))
+        await drained(reader)
         taken.clear()
         for _ in range(4):  # the first withdrawal waits for the server meanwhile
             slots.close()
             await asyncio.sleep(0)
         slots.open()
         for _ in range(3):
-            await bus.streams.queue(JOBS)
-        await bus.publish(job("b"))
-        async with asyncio.timeout(2):  # less than what a request waits for
+            await reader.streams.queue(JOBS)
+        await reader.publish(job("b"))
+        async with asyncio.timeout(60):  # less than what a request waits for
             await taken.wait()
-        await drained(bus)
+        await drained(reader)

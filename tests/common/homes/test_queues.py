@@ -1,6 +1,7 @@
 """Queues of executors of one pool on two accelerators, over a real NATS: none is without a reader."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -89,6 +90,8 @@ async def test_queue_of_an_executor_that_is_gone_is_read_until_it_is_back(bus: B
         await eventually(lambda: reader.began == ["one@b.first.0-0"])
         await other(bus)
         await eventually(lambda: reader.queues.taken_over == [])
+        for _ in range(3):  # each answer comes after all that was sent before: its request for more is withdrawn
+            await _counts(bus)
         await send(bus, "one@b", "second")
         reader.may_end.set()
         await eventually(lambda: reader.ended == ["one@b.first.0-0"])
@@ -195,12 +198,12 @@ async def test_messages_taken_as_help_are_reported_until_they_end(bus: Bus) -> N
 
 
 async def test_executor_that_has_not_started_yet_is_not_taken_for_one_that_is_gone(bus: Bus) -> None:
+    began_s = time.monotonic()
     reader = Reader(bus, start_s=2.0)
     async with reader.at_work():
-        began_s = bus.clock.now_s()
         await send(bus, "one@b", "t")
         await eventually(lambda: reader.ended == ["one@b.t.0-0"])
-        assert bus.clock.now_s() > began_s + 1.5
+        assert time.monotonic() > began_s + 1.9
 
 
 async def test_queue_that_is_taken_over_or_given_back_does_not_change_how_long_others_messages_waited(bus: Bus, nats_url: str) -> None:
@@ -248,15 +251,15 @@ async def test_executor_with_a_key_of_an_earlier_pools_file_reads_its_pools_queu
         async with at_work(queues.consume(handle)), at_work(backlog.declare()):
             subject = streams.sample("tiny", "t", "0-0") if service == "rollout" else streams.batch("tiny", "t")
             await (env if service == "rollout" else scheduler).publish(Outgoing(subject, ControlTask(task="t", tenant="t"), subject))
-            await asyncio.wait_for(backlog.is_declared.wait(), 10)
+            await asyncio.wait_for(backlog.is_declared.wait(), 60)
 
             async def is_ready() -> bool:
                 await backlog.look()
                 return backlog.ready == 1
 
-            await eventually(is_ready, 10)
+            await eventually(is_ready, 60)
             slots.open()
-            await asyncio.wait_for(began.wait(), 10)
+            await asyncio.wait_for(began.wait(), 60)
             assert not queues.reads_own
 
 

@@ -14,8 +14,9 @@ from common.leases.locks import Locks, holders
 from common.leases.reconciler import LeaseReconciler
 from common.messages import Lease, LeaseOrder, ProcessLife
 from common.messages.lives import life_key
-from common.streams import HISTORY_BUCKET, LEASE_TTL_S, LEASES_BUCKET, lease_order
-from tests.support.leases.executables import ACCELERATOR, Paper, answer, answers, begun, followers, identity, means, order, shorten_leases
+from common.streams import HISTORY_BUCKET, LEASES_BUCKET, lease_order
+from tests.support.leases import executables
+from tests.support.leases.executables import ACCELERATOR, Paper, answer, answers, begun, followers, identity, means, order
 from tests.support.waiting import at_work, eventually
 
 AWAKE, PARKED, COLD, FAULTY = ExecutorState.AWAKE, ExecutorState.PARKED, ExecutorState.COLD, ExecutorState.FAULTY
@@ -164,6 +165,7 @@ async def test_order_that_comes_while_it_wakes_is_done_next_and_those_between_ar
 
 
 async def test_lease_of_a_holder_that_has_the_lock_no_more_is_taken_over(bus: Bus, tmp_path: Path) -> None:
+    await executables.keep_leases(bus)
     killed = Locks(tmp_path, "rollout-killed")
     assert killed.take_compute()
     theirs = Lease(executor="rollout-killed", replica="killed", epoch=1, renewed_s=bus.clock.now_s(), lock=killed.identity)
@@ -175,8 +177,7 @@ async def test_lease_of_a_holder_that_has_the_lock_no_more_is_taken_over(bus: Bu
         await asyncio.sleep(0.2)  # several attempts, each of which must change nothing
         assert paper.moves == [] and await lease(bus) == theirs, "while its holder has the lock, no other takes it"
         killed.release_compute()  # as the kernel does when its process has died
-        began_s = bus.clock.now_s()
-        assert (await answer(bus, "one", 2)).at_s < began_s + LEASE_TTL_S / 2
+        await answer(bus, "one", 2)
         held = await lease(bus)
         assert held is not None and (held.executor, held.epoch) == ("rollout-one", 2)
 
@@ -185,13 +186,13 @@ async def test_lease_of_a_holder_that_has_the_lock_no_more_is_taken_over(bus: Bu
 async def test_lease_under_another_lock_or_of_the_same_epoch_is_waited_for_until_it_expires(
     bus: Bus, tmp_path: Path, epoch: int, lock: str | None
 ) -> None:
-    await shorten_leases(bus, 1.0)
+    await executables.shorten_leases(bus, 1.0)
     [(follower, paper)] = followers(bus, tmp_path, "one")
     theirs = Locks(tmp_path, "rollout-dead").identity if lock == "" else lock
-    dead = Lease(executor="rollout-dead", replica="dead", epoch=epoch, renewed_s=bus.clock.now_s(), lock=theirs)
-    await bus.kv.put(LEASES_BUCKET, ACCELERATOR, dead)
     async with following(bus, follower):
         began_s = bus.clock.now_s()
+        dead = Lease(executor="rollout-dead", replica="dead", epoch=epoch, renewed_s=began_s, lock=theirs)
+        await bus.kv.put(LEASES_BUCKET, ACCELERATOR, dead)
         await order(bus, "one", 2, wake=True)
         assert (await answer(bus, "one", 2)).at_s > began_s + 0.5
     assert paper.moves == ["wake"]

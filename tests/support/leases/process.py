@@ -31,9 +31,6 @@ from tests.support.leases.executables import ACCELERATOR
 
 BUDGET = 150
 RENEW_S = 0.1
-EXPECTED_S = 0.2
-SETTLE_S = 0.003
-"""From the last trace of a park until its locks are released: an observer reads traces and locks one after the other."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +43,8 @@ class Start:
     """`loop`: a wake blocks the event loop; `wake`: it never returns; `interpreter`: it blocks all Python code."""
     crash_point: str = ""
     stalled_s: float = 60.0
+    stalled_in_park_s: float = 60.0
+    """`stalled_s` from its first park on: what comes before may take long."""
     min_limit_s: float = 60.0
     """Minimum time after which a move counts as hung. Short, like `stalled_s`, for an executor that hangs alone: any other may be slow."""
     queues: tuple[Consumer, ...] = ()
@@ -53,7 +52,9 @@ class Start:
     budget_bytes: int = BUDGET
     renew_s: float = RENEW_S
     step_s: float = 0.0
-    """Seconds that an operation runs on, once it is ordered to park; it cannot be frozen. Expected are EXPECTED_S."""
+    """Seconds that an operation runs on, once it is ordered to park; it cannot be frozen."""
+    expected_s: float = 0.0
+    """Seconds that it is expected to run on."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,8 @@ def trace(folder: Path, pool: str) -> Path:
 
 
 class Computing:
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: Start, watchdog: Watchdog) -> None:
+        self._watchdog = watchdog
         self.tier = Tier.OFF
         self.device_bytes = start.device_bytes
         self.host_bytes = 10
@@ -89,7 +91,7 @@ class Computing:
     @property
     def load(self) -> Load:
         if self._works and self._start.step_s:
-            return Load(Function.TRAIN, begun=1, left_s=EXPECTED_S)
+            return Load(Function.TRAIN, begun=1, left_s=self._start.expected_s)
         return Load(begun=int(self._works))
 
     async def wake(self) -> None:
@@ -107,6 +109,7 @@ class Computing:
         self._works, self._moves = True, False
 
     async def park(self, tier: Tier, drain_s: float | None) -> float:
+        self._watchdog._stalled_s = min(self._start.stalled_s, self._start.stalled_in_park_s)
         if self._works:
             await asyncio.to_thread(time.sleep, self._start.step_s)  # like a kernel: Python goes on meanwhile
         else:
@@ -116,7 +119,6 @@ class Computing:
         await asyncio.sleep(random.uniform(0, self._start.max_move_s))
         with self._writing:
             self._moves = False
-        await asyncio.sleep(SETTLE_S)
         self.tier = tier
         return 0.01
 
@@ -153,7 +155,8 @@ async def _follow(start: Start) -> None:
     history = History(min_limit_s=start.min_limit_s)
     for kind in ((Tier.OFF, Tier.DEVICE), (Tier.DEVICE, Tier.HOST)):
         history.add(*kind, 0.01)
-    computing, watchdog = Computing(start), Watchdog(stalled_s=start.stalled_s)
+    watchdog = Watchdog(stalled_s=start.stalled_s)
+    computing = Computing(start, watchdog)
     async with await Bus.connect(start.url, me.replica, timings=replace(HASTY, ping_every_s=1.0)) as bus:
         means = ExecutorContext(
             bus=bus,
