@@ -57,8 +57,11 @@ class Acts:
         row, asked_s = seen.gone, time.monotonic()
         assert row is not None
         await lease_epoch(self._bus, row.accelerator)
+        now_s = self._bus.clock.now_s()
         if time.monotonic() - asked_s > LATE_S:
-            self._reports.excuse(self._bus.clock.now_s())
+            self._reports.excuse(now_s)
+            self._changed()
+        elif not self._reports.is_gone((row.accelerator, row.executor), now_s):  # its reports came with NATS's answer
             self._changed()
         elif row is seen.standing.holder:
             await self.end(seen, SliceEnd.DIED)

@@ -140,9 +140,6 @@ class Leader:
             await self._wait(min(until_s, refreshed_s + REFRESH_S))
             self._stirred.clear()
             now_s = self._bus.clock.now_s()
-            if not self._bus.is_connected or time.monotonic() - looked_s > REFRESH_S + LATE_S:
-                self._reports.excuse(now_s)
-            looked_s = time.monotonic()
             is_due = now_s >= refreshed_s + REFRESH_S
             if is_due or self._rows_changed or any(self._reports.contradict(one, now_s) for one in self._rows.standings.values()):
                 self._rows_changed = False
@@ -152,6 +149,9 @@ class Leader:
                         await self._rows.read_work(connection, now_s)
                         await executors.record_ready(connection, self._reports.ready_since_ms(now_s))
                         refreshed_s = now_s
+            if not self._bus.is_connected or time.monotonic() - looked_s > REFRESH_S + LATE_S:  # stalled, perhaps while it read rows
+                self._reports.excuse(self._bus.clock.now_s())
+            looked_s = time.monotonic()
             until_s = NEVER_S
             if self._bus.is_connected:
                 for standing in list(self._rows.standings.values()):

@@ -25,7 +25,8 @@ class Worker(Paper):
         super().__init__(device_bytes=700 * MIB)
         self._bus, self._pool, self._awake = bus, pool, awake
         self._work: asyncio.Task[None] | None = None
-        self.handled = 0
+        self.handled = set[int]()
+        """Places of the messages in their stream: one whose acknowledgement is lost comes twice."""
 
     async def wake(self) -> None:
         self._awake.append(self._pool)
@@ -44,7 +45,7 @@ class Worker(Paper):
 
     async def _handle(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         self.load = Load(Function.GENERATE, begun=1)
-        self.handled += 1
+        self.handled.add(delivery.sequence)
         task = f"t{1 if self._pool == 'one' else 2}"
         self.done = WorkDone({task: self.done.by_task.get(task, 0) + 10}, self.done.busy_s + 0.01, self.done.pieces + 1)
         self.load = Load()

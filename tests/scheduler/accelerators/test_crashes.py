@@ -46,7 +46,7 @@ async def test_scheduler_killed_at_a_decision_is_followed_by_another(
             if point.endswith("_end"):  # its pool has no running task, so that its slice ends without a next one
                 await one.wakes()
                 await one.works()
-            await eventually(lambda: scheduler.poll() is not None, 60)
+            await eventually(lambda: scheduler.poll() is not None)
             assert scheduler.returncode == -signal.SIGKILL
         await one.has_work(0)
         await two.has_work(1)

@@ -13,6 +13,7 @@ from common.client_api.deployment import Accelerators
 from common.messages import LeaseDone, LeaseOrder
 from marlaas.stack import servers
 from scheduler_svc.accelerators.acts import LATE_S
+from scheduler_svc.accelerators.reports import SILENT_S
 from tests.support.proxy import Wire
 from tests.support.scheduler.executors import MIB, POOLS, SLICES, TWO_TASKS, Executor, World, a_scheduler, clean, clock_of, running_world
 from tests.support.waiting import eventually
@@ -43,20 +44,33 @@ async def test_slice_of_an_executor_that_died_ends_and_the_next_is_ordered(bus: 
 async def test_executors_are_not_gone_because_nats_was_silent(
     bus: Bus, nats_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scheduler_svc.accelerators.reports.SILENT_S", 0.6)
     async with (
         Wire("silent", int(nats_url.rpartition(":")[2])).listening() as wire,
         await Bus.connect(servers.nats_url(wire.port), "behind the wire") as behind,
         running_world(behind, database_url) as world,
     ):
-        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
+        one, two = await world.with_two_tasks("rollout-one", "rollout-two")
         await one.wakes_for(3)
-        wire.silence()
-        await asyncio.sleep(3 * LATE_S)
-        wire.speak()
+        with monkeypatch.context() as hasty:  # only now: a busy machine is silent for longer too
+            hasty.setattr("scheduler_svc.accelerators.reports.SILENT_S", 0.6)
+            wire.silence()
+            await asyncio.sleep(3 * LATE_S)
+            wire.speak()
+            await world.heard(one, ExecutorState.AWAKE)
         await one.works(t1=3)
         await two.wakes_for(1)
         await world.rows_become(SLICES, [("rollout-one", "first", "switched"), ("rollout-two", "ratio", None)])
+
+
+async def test_executor_that_reports_before_nats_answers_is_not_gone(bus: Bus, database_url: str) -> None:
+    """As when NATS was silent until just after the leader found that nothing had arrived for long."""
+    async with running_world(bus, database_url) as world:
+        await world.one_awake()
+        leader = world.leader
+        seen = leader._snapshot(leader._rows.standings["a"], bus.clock.now_s() + 2 * SILENT_S)
+        assert seen.gone is not None and seen.gone is seen.standing.holder
+        await leader._acts.record_gone(seen)
+        assert await world.rows(SLICES) == [("rollout-one", "first", None)]
 
 
 async def test_process_that_begins_anew_ends_the_slice_of_its_predecessor(bus: Bus, database_url: str) -> None:
@@ -88,13 +102,14 @@ async def test_executor_with_a_wrong_state_backs_off_and_delays_nobody(bus: Bus,
         one, two = await world.with_two_tasks("rollout-one", "rollout-two")
         one.failure, one.lacks_memory = "canary differs", False
         await one.has_work(1)
-        pause = "SELECT fault, faults, round(extract(epoch FROM retry_at - answered_at)) FROM executors WHERE faults > 0"
-        await world.rows_become(pause, [("canary differs", 1, 30)])
+        half_minutes = "floor((extract(epoch FROM retry_at - answered_at) + 1) / 30)"  # from when the answer is handled
+        pause = f"SELECT fault, faults, {half_minutes} FROM executors WHERE faults > 0"
+        await world.rows_become(pause, [("canary differs", 1, 1)])
         await two.wakes_for(1)
         await world.rows_become(SLICES, [("rollout-one", "first", "faulty"), ("rollout-two", "first", None)])
         await world.execute("UPDATE executors SET retry_at = now() WHERE faults > 0")
         await two.works(t2=1)
-        await world.rows_become(pause, [("canary differs", 2, 60)])
+        await world.rows_become(pause, [("canary differs", 2, 2)])
         one.failure = None
         await world.execute("UPDATE executors SET retry_at = now() WHERE faults > 0")
         await one.wakes()
@@ -107,7 +122,7 @@ async def test_executor_whose_process_dies_in_each_wake_backs_off_after_two_and_
         await world.execute(*TWO_TASKS)
         world.device.holder = "one that hangs"
         cause, fault = "the inference engine's process died: head_dim 40", "its process died while it woke"
-        faults = "SELECT state, fault, faults, retry_at > now() + interval '25 s' FROM executors WHERE faults > 0"
+        faults = "SELECT state, fault, faults, retry_at > now() + interval '1 s' FROM executors WHERE faults > 0"
         await world.executors["rollout-one"].has_work(1)
         await dies_waking(world)
         await world.rows_become(SLICES, [("rollout-one", "first", "died")])  # it is silent
@@ -186,12 +201,13 @@ async def test_without_memory_others_are_parked_deeper_for_one_retry(bus: Bus, d
 
 
 async def test_executor_that_ignores_its_order_loses_its_slice(bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler_svc.accelerators.conditions.IGNORED_S", 1.0)
     async with running_world(bus, database_url) as world:
         one, two = world.executors["rollout-one"], world.executors["rollout-two"]
         one.is_deaf = True
-        await one.has_work(1)
-        await world.rows_become("SELECT ended, faults FROM slices s JOIN executors e ON e.id = s.executor", [("died", 1)])
+        with monkeypatch.context() as hasty:
+            hasty.setattr("scheduler_svc.accelerators.conditions.IGNORED_S", 1.0)
+            await one.has_work(1)
+            await world.rows_become("SELECT ended, faults FROM slices s JOIN executors e ON e.id = s.executor", [("died", 1)])
         await two.wakes_for(1)
 
 
@@ -222,12 +238,12 @@ async def test_executor_that_has_waited_for_the_lock_for_long_keeps_its_slice(
     bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As behind one that hung until its watchdog ended it: the report that it is awake comes before its answer."""
-    monkeypatch.setattr("scheduler_svc.accelerators.conditions.IGNORED_S", 1.0)
     async with running_world(bus, database_url) as world:
         one = world.executors["rollout-one"]
         world.device.holder = "one that hangs"
         await one.has_work(1)
-        await eventually(lambda: one.state is ExecutorState.WAKING)
+        await world.heard(one, ExecutorState.WAKING)
+        monkeypatch.setattr("scheduler_svc.accelerators.conditions.IGNORED_S", 1.0)
         await asyncio.sleep(1.5)
         await one.tell(state=ExecutorState.AWAKE, epoch=one.epoch)
         world.device.free("one that hangs")

@@ -19,7 +19,7 @@ async def test_work_of_both_pools_is_done_one_pool_at_a_time(bus: Bus, database_
         for number in range(3):
             await send(bus, "one", 10 * number, 2)
             await send(bus, "two", 10 * number, 2)
-            await eventually(lambda number=number: all(one.handled == 2 * number + 2 for one in workers.values()), 60)
+            await eventually(lambda number=number: all(len(one.handled) == 2 * number + 2 for one in workers.values()))
         counts = "SELECT executor, count(*) >= 2, bool_and(awake_at IS NOT NULL) FROM slices GROUP BY 1 ORDER BY 1"
         # work may end before the answer is read
         await world.rows_become(counts, [("rollout-one", True, True), ("rollout-two", True, True)])

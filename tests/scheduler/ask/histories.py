@@ -154,7 +154,7 @@ class History:
         """Events that answer a job about a task that the tenant has not, without the id."""
         before = len(self._events(tenant, task))
         await self._ask_for(verb, task, tenant)
-        await eventually(lambda: len(self._events(tenant, task)) > before, 20)
+        await eventually(lambda: len(self._events(tenant, task)) > before)
         await self._handled()
         return [_without(one.model_dump(), task) for one in self._events(tenant, task)[before:]]
 

@@ -68,7 +68,7 @@ async def audited(asks: Asker, count: int, tenant: str | None = None) -> list[Au
         found[:] = (await asks.ask(AuditAnswer, tenant, "audit")).lines
         return sum(line.count for line in found) >= count
 
-    await eventually(enough, 20)
+    await eventually(enough)
     assert sum(line.count for line in found) == count, values(found)
     return found
 

@@ -153,7 +153,7 @@ async def test_dead_letter_of_a_complete_group_voids_nothing(bus: Bus, nats_url:
     """A turn that one replica handled may fail at another that it is redelivered to."""
     stages = Stages(trains=False, withheld=lambda group, member: state == "ready" and group.group > 0)
     async with running_world(bus, database_url, stages) as world, Client.connect(nats_url) as client:
-        await world.submit("a", spec(steps=1))
+        await world.begin("a", spec(steps=1), opened=2)
         await world.rows_become("SELECT state FROM groups WHERE number = 0", [(state,)])
         first = next(group for group in stages.opened if group.group == 0)
         played = SampledTurn(member=0, turn=0, transcript=TokenRecord(), reply="", finish="stop", state=b"")

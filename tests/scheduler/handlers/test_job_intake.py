@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 import nats
+import psycopg
 import pytest
 from sqlalchemy import text
 
@@ -22,9 +23,6 @@ from tests.support.buses import message_on
 from tests.support.scheduler.stages import POOLS, Stages, running_world, spec, submission
 from tests.support.waiting import at_work, eventually, eventually_equals
 
-EARLIER = """
-SELECT count(*) FROM tasks WHERE tenant = 'acme' AND submitted_at < (SELECT submitted_at FROM tasks WHERE id = 'last')
-"""
 WITHOUT_BOUND = replace(streams.JOBS, max_per_subject=-1, refuses=False, announced="")
 
 
@@ -36,11 +34,14 @@ async def fill(bus: Bus, tenant: str, jobs: int) -> None:
 async def test_job_does_not_wait_behind_those_of_another_tenant(bus: Bus, database_url: str) -> None:
     await fill(bus, "acme", MAX_WAITING_JOBS)
     await bus.publish(submission("last", spec(tenant="globex")))
-    async with running_world(bus, database_url, Stages(trains=False)) as world:
-        await world.rows_become("SELECT count(*) FROM tasks", [(MAX_WAITING_JOBS + 1,)])
-        [(earlier,)] = await world.rows(EARLIER)
-        assert earlier <= 20
-        await eventually_equals(lambda: bus.streams.backlog(streams.JOBS), 0)
+    with psycopg.connect(database_url.replace("+psycopg", "")) as holding:
+        holding.execute("INSERT INTO tenants (id) VALUES ('acme')")  # its tasks wait until this ends
+        async with running_world(bus, database_url, Stages(trains=False)) as world:
+            await world.event("last", "accepted", "globex")
+            assert await world.rows("SELECT id FROM tasks") == [("last",)]
+            holding.rollback()
+            await world.rows_become("SELECT count(*) FROM tasks", [(MAX_WAITING_JOBS + 1,)])
+            await eventually_equals(lambda: bus.streams.backlog(streams.JOBS), 0)
 
 
 async def test_job_does_not_wait_for_one_that_takes_long(bus: Bus, database_url: str) -> None:
@@ -50,7 +51,7 @@ async def test_job_does_not_wait_for_one_that_takes_long(bus: Bus, database_url:
             await tx.connection.execute(text("SELECT 1 FROM tasks WHERE id = 'slow' FOR UPDATE"))
             await world.control("pause", "slow")
             await world.run("quick", spec(tenant="globex"), until="accepted")
-            assert await bus.streams.subjects(streams.JOBS) == {"jobs.pause.acme": 1}
+            await eventually_equals(lambda: bus.streams.subjects(streams.JOBS), {"jobs.pause.acme": 1})
         await world.event("slow", "paused")
 
 
@@ -63,7 +64,7 @@ async def test_more_jobs_than_may_wait_are_refused_at_once(bus: Bus, nats_url: s
     bare = await nats.connect(nats_url)
     answer = json.loads((await bare.request("jobs.submit.acme", b"{}")).data)
     assert answer["error"]["description"] == "maximum messages per subject exceeded"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     await fill(bus, "globex", 3)
     async with running_world(bus, database_url, Stages(trains=False)) as world, Client.connect(nats_url, "acme") as client:
         await world.rows_become("SELECT tenant, count(*) FROM tasks GROUP BY 1 ORDER BY 1", [("acme", MAX_WAITING_JOBS), ("globex", 3)])
@@ -78,7 +79,7 @@ async def test_more_jobs_than_may_wait_are_refused_at_once(bus: Bus, nats_url: s
             assert str(refused.value) == (
                 "tenant 'acme' has as many jobs waiting as may: 100 'submit' of one key, 200 of all; send this one again later"
             )
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 20
         await eventually_equals(lambda: bus.streams.backlog(streams.JOBS), 0)
         assert await client.submit(spec(), "more") == "more"
     await bare.close()

@@ -1,5 +1,6 @@
 """Evaluations: held-out prompts beside training, their results, and the tasks that they finish."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,8 +173,13 @@ async def test_failed_attempts_count_neither_for_nor_against_the_version(bus: Bu
 
 async def test_groups_that_never_end_are_given_up_at_their_deadline(bus: Bus, database_url: str) -> None:
     stages = Stages(withheld=lambda group, member: evaluates(group) and group.row == FIRST_ROW)
+    in_evaluation = "SELECT row, state FROM groups WHERE protocol IS NOT NULL AND version = {} ORDER BY row"
     async with running_world(bus, database_url, stages) as world:
-        await world.submit("a", spec(steps=1, limits={"episode_timeout_s": 3}, evaluation={"every": 1, "prompts": 2}))
+        world.scheduler._stability.stable_for_s = lambda: math.inf
+        await world.submit("a", spec(steps=1, evaluation={"every": 1, "prompts": 2}))
+        for version in (0, 1):
+            await world.rows_become(in_evaluation.format(version), [(FIRST_ROW, "open"), (FIRST_ROW + 1, "ended")])
+            await world.execute(f"UPDATE groups SET deadline_at = now() WHERE state = 'open' AND row = {FIRST_ROW} AND version = {version}")
         await world.event("a", "finished")
         results = await world.events("a", "evaluation")
         assert [one["failed_share"] for one in results] == [0.5, 0.5]

@@ -32,7 +32,7 @@ from tests.support.buses import HASTY
 from tests.support.postgres import as_role
 from tests.support.scheduler.stages import Stages, World, running_world, spec
 from tests.support.servers import running
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, eventually_equals
 
 OURS = Relayed("ours", 7)
 STEPS = 30
@@ -103,11 +103,7 @@ async def broken_rules(world: World, bus: Bus) -> list[str]:
 
 async def becomes_healthy(world: World, bus: Bus) -> None:
     """Wait until messages in flight are handled and the doctor finds no violation."""
-    for _ in range(20):
-        if not (found := await broken_rules(world, bus)):
-            return
-        await asyncio.sleep(0.2)
-    assert found == []
+    await eventually_equals(lambda: broken_rules(world, bus), [])
 
 
 async def test_database_restored_to_an_older_backup_is_detected_and_tasks_resume_from_it(

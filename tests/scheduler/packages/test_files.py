@@ -35,7 +35,7 @@ def file_parts(data: bytes, request: str, tenant: str = "acme", **changes: Any) 
 
 
 def door(world: World, tenant: str | None = "acme") -> Door:
-    return Door(world.bus, "nats", tenant, patience_s=2.0)
+    return Door(world.bus, "nats", tenant)
 
 
 def named(data: bytes, **options: Any) -> dict[str, Any]:

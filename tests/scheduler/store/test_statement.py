@@ -57,16 +57,18 @@ async def test_interrupted_statement_reports_its_timeout_or_cancellation(databas
         with pytest.raises(Unavailable, match=r"did not answer within 0\.5 s"):
             async with database.transaction() as tx:
                 await NAMES.run(tx.connection)
-        database._patience_s = 1.5  # ends before psycopg gives up on cancelling
+        database._patience_s = 60.0
         wire.speak()
         async with database.transaction() as tx:
             assert await NAMES.run(tx.connection) == []
         wire.silence()
+        database._patience_s = 1.5  # ends before psycopg gives up on cancelling
         runner = asyncio.create_task(_asks(database))
         await asyncio.sleep(0.1)
         runner.cancel()
         with pytest.raises(asyncio.CancelledError):
             await runner
+        database._patience_s = 60.0
         wire.speak()
         async with database.transaction() as tx:
             assert await NAMES.run(tx.connection) == []

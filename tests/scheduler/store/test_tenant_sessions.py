@@ -13,7 +13,8 @@ from scheduler_svc.base.database import Database
 from scheduler_svc.base.roles import SETTINGS, end_long_sessions
 from scheduler_svc.migrate import migrate
 from tests.support.postgres import as_role, copied_database
-from tests.support.waiting import eventually
+from tests.support.scheduler.statements import select
+from tests.support.waiting import eventually_equals
 
 
 @pytest.fixture(scope="module")
@@ -163,15 +164,11 @@ async def test_long_transactions_and_idle_sessions_end_whatever_they_set(tenant:
     open_ones["sleeping"].pgconn.send_query(b"SELECT pg_sleep(600)")
     async with app.transaction() as tx:
         assert await end_long_sessions(tx.connection) == []
-    ended: list[str] = []
-
-    async def both_end() -> bool:
-        """A query that was sent may not have begun."""
-        async with app.transaction() as tx:
-            ended.extend(await end_long_sessions(tx.connection, transaction_s=0))
-        return len(ended) == 2
-
-    await eventually(both_end)
+    # A query that was sent may not have begun, and a session that was closed may not have ended.
+    sessions = "SELECT count(*), count(xact_start) FROM pg_stat_activity a JOIN tenant_roles r ON r.role = a.usename"
+    await eventually_equals(lambda: select(app, sessions), [(3, 2)])
+    async with app.transaction() as tx:
+        assert len(await end_long_sessions(tx.connection, transaction_s=0)) == 2
     assert open_ones["idle"].execute("SELECT 1").fetchone() == (1,)
     async with app.transaction() as tx:
         assert len(await end_long_sessions(tx.connection, idle_s=0)) == 1

@@ -14,6 +14,7 @@ from common.bus import Bus, Outgoing
 from common.messages import ExecutorReport, LeaseDone, LeaseOrder, PoolClock
 from common.pools import Accelerator, Pool, Pools
 from common.pools.accelerators import Accelerators
+from scheduler_svc.accelerators.leader import Leader
 from scheduler_svc.base.database import Database
 from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.service import Scheduler
@@ -23,7 +24,7 @@ from tests.support.scheduler.statements import Queried
 from tests.support.waiting import eventually
 
 MIB = 2**20
-ACCELERATOR = Accelerator(device="cpu", cores=(1,), memory_gib=1.0, max_wait_s=5.0)
+ACCELERATOR = Accelerator(device="cpu", cores=(1,), memory_gib=1.0, max_wait_s=60.0)
 ACCELERATORS: Accelerators = {"a": ACCELERATOR}
 POOLS: Pools = {name: Pool(model="models/tiny", context_tokens=512, max_rank=16, on="a") for name in ("one", "two")}
 
@@ -210,7 +211,7 @@ class Executor:
         await self.has_work(0)
 
     async def wakes(self) -> None:
-        await eventually(lambda: self.is_awake, 30)
+        await eventually(lambda: self.is_awake)
 
     async def wakes_for(self, ready: int) -> None:
         """Wait until it is awake, from when on so many messages wait for it."""
@@ -243,9 +244,24 @@ class World(Queried):
         self.device.free(name)
 
     async def with_two_tasks(self, *names: str) -> list[Executor]:
-        """Executors, once a task of each pool runs."""
+        """Executors, once a task of each pool runs and the leader has read that: it ends slices of pools without tasks."""
         await self.execute(*TWO_TASKS)
+        await eventually(lambda: all(self.leader._rows.has_running_tasks(pool) for pool in POOLS))
         return [self.executors[name] for name in names]
+
+    @property
+    def leader(self) -> Leader:
+        assert self.scheduler._leader is not None
+        return self.scheduler._leader
+
+    async def heard(self, executor: Executor, state: ExecutorState) -> None:
+        """Wait until the leader's newest report of the executor has that state."""
+
+        def is_heard() -> bool:
+            report = self.leader._reports.newest((executor.accelerator, executor.name), self.bus.clock.now_s())
+            return report is not None and report.state is state
+
+        await eventually(is_heard)
 
     async def one_awake(self) -> tuple[Executor, Executor]:
         """The samplers of both pools, each with a task: the first is awake with work, the second has none."""
