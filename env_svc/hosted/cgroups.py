@@ -44,7 +44,10 @@ class Cgroups:
         self._is_one_tree = len(set(folders.values())) == 1
 
     def make(self, name: str, limits: GroupLimits) -> list[Path]:
-        """Create a group, or set the limits of an existing one. Returns the files for its process ids. Raises: OSError."""
+        """Create a group, or set the limits of an existing one. Returns the files for its process ids. Raises: OSError.
+
+        `name` begins with this process's id and a hyphen, by which others know that it runs.
+        """
         for folder in set(self._folders.values()):
             (folder / name).mkdir(exist_ok=True)
         cpu, memory, pids = (self._folders[one] / name for one in CONTROLLERS)
@@ -77,10 +80,10 @@ class Cgroups:
                     time.sleep(0.02)
 
     def sweep(self) -> None:
-        """Remove groups without processes, which killed replicas left behind. The kernel refuses to remove a group in use."""
+        """Remove groups that killed replicas left behind. One of a running replica stays: its first process may be about to enter it."""
         for folder in set(self._folders.values()):
             for group in folder.iterdir():
-                if group.is_dir():
+                if group.is_dir() and not Path("/proc", group.name.partition("-")[0]).exists():
                     with suppress(OSError):
                         group.rmdir()
 
@@ -107,7 +110,7 @@ def find_cgroups(delegated: Path | None, mounted: Path = MOUNTED, own: Path = OW
             (folders["cpu"] / "cpu.shares").write_text(str(SHARES_OF_A_CORE * (os.cpu_count() or 1)))
         found = Cgroups(folders)
         found.sweep()
-        trial = f"trial-{os.getpid()}"
+        trial = f"{os.getpid()}-trial"
         found.make(trial, GroupLimits(64, 16, 1.0))
         found.remove(trial)
     except OSError:

@@ -14,7 +14,6 @@ from pathlib import Path
 from common.errors import Fatal
 from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes.interpreter import (
-    FIRST_USER,
     SCRATCH_BYTES,
     Rlimits,
     cpu_limit_s,
@@ -23,6 +22,7 @@ from env_svc.sandboxes.interpreter import (
     python,
     run_to_end,
     standard_input,
+    users,
     visible_paths,
 )
 from env_svc.sandboxes.kernel import DEVICES, LIBRARIES
@@ -55,8 +55,8 @@ class BubblewrapSandbox(Sandbox):
 
     def __init__(self, runs: int) -> None:
         self._users: asyncio.Queue[int] = asyncio.Queue()
-        for number in range(runs):
-            self._users.put_nowait(FIRST_USER + number)
+        for user in users(runs):
+            self._users.put_nowait(user)
         self._is_root = os.geteuid() == 0
         self._bwrap = shutil.which("bwrap")
 

@@ -19,7 +19,6 @@ from common.errors import Fatal
 from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes import kernel
 from env_svc.sandboxes.interpreter import (
-    FIRST_USER,
     SCRATCH_BYTES,
     Rlimits,
     cpu_limit_s,
@@ -28,6 +27,7 @@ from env_svc.sandboxes.interpreter import (
     python,
     run_to_end,
     standard_input,
+    users,
     visible_paths,
 )
 from env_svc.sandboxes.sandbox import Bounds, RunResult, Sandbox
@@ -45,8 +45,8 @@ class ConfinedSandbox(Sandbox):
 
     def __init__(self, runs: int, kind: kernel.Kind | None = None) -> None:
         self._users: asyncio.Queue[int] = asyncio.Queue()
-        for number in range(runs):
-            self._users.put_nowait(FIRST_USER + number)
+        for user in users(runs):
+            self._users.put_nowait(user)
         self._is_root = os.geteuid() == 0
         self._kinds: tuple[kernel.Kind, ...] = ("namespaces", "landlock") if kind is None else (kind,)
         self._kind: kernel.Kind = self._kinds[0]

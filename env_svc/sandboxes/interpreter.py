@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import os
 import sys
 from asyncio.subprocess import Process
 from collections.abc import Callable, Coroutine
@@ -16,6 +17,7 @@ from env_svc.sandboxes.sandbox import MIB, Bounds, CapturedOutput, OutputLimitEx
 
 FIRST_USER = 2_000_000
 """First user id of runs if the service is root; ids of system users and containers are far lower."""
+USERS_OF_A_PROCESS = 256
 SCRATCH_BYTES = 16 * MIB
 START_TIMEOUT_S = 20.0
 CHUNK_BYTES = 64 * 1024
@@ -96,6 +98,12 @@ def python() -> Path:
 def visible_paths() -> list[str]:
     """The interpreter and its own library, without the packages of the service's virtual environment."""
     return [str(python())] if Path(sys.base_prefix) == Path("/usr") else [sys.base_prefix]
+
+
+def users(runs: int) -> range:
+    """User ids of concurrent runs. Replicas on one machine share none: the kernel counts processes by user."""
+    first = FIRST_USER + os.getpid() % 256 * USERS_OF_A_PROCESS
+    return range(first, first + runs)
 
 
 def cpu_limit_s(bounds: Bounds) -> int:

@@ -38,7 +38,9 @@ async def executor(workers: Workers) -> AsyncIterator[ToolCallExecutor]:
 @pytest.mark.parametrize("file", ["small_programs.toml", "multi_hop.toml"])
 async def test_example_runs(executor: ToolCallExecutor, file: str) -> None:
     task = spec.parse_spec(tomllib.loads((FOLDER / file).read_text()))
-    environment = task.environment.model_copy(update={"name": CLASSES[task.environment.name]})
+    patient = {"time_s": 60.0} if "time_s" in task.environment.options else {}
+    update = {"name": CLASSES[task.environment.name], "options": task.environment.options | patient}
+    environment = task.environment.model_copy(update=update)
 
     async def outcome(call: Call) -> Outcome:
         async with aclosing(executor.run(Claimant("a", "task-a"), environment, [call], 30.0, task.limits)) as batches:

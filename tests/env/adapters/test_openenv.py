@@ -38,7 +38,7 @@ REAL = os.environ.get("OPENENV_PYTHON")
 @contextmanager
 def serving(folder: Path, *, port: int | None = None, sessions: int = 8, kind: str = "plain") -> Iterator[int]:
     """The port of a server of its own."""
-    port = servers.free_port() if port is None else port
+    port = servers.lasting_port() if port is None else port
     program = GUESTS / ("openenv_package.py" if REAL else "openenv_standin.py")
     argv = [REAL or sys.executable, str(program), str(port), str(sessions), kind]
     with running(servers.Command("openenv", argv), port, folder / "server.log") as process:
@@ -139,7 +139,7 @@ async def test_more_episodes_than_the_server_has_room_for_take_turns(tmp_path: P
 
 
 async def test_restarted_server_receives_the_episode(tmp_path: Path) -> None:
-    port = servers.free_port()
+    port = servers.lasting_port()
     async with playing(port) as environment:
         with serving(tmp_path, port=port):
             opening = await environment.open(0, 5)

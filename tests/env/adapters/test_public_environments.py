@@ -93,7 +93,7 @@ async def test_members_of_a_wordle_group_guess_the_same_word_and_a_repeated_step
 @pytest.fixture(scope="module")
 def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a server of the environment that OpenEnv's own tool makes."""
-    folder, port = tmp_path_factory.mktemp("openenv"), servers.free_port()
+    folder, port = tmp_path_factory.mktemp("openenv"), servers.lasting_port()
     python = os.environ["OPENENV_PYTHON"]
     subprocess.run([str(Path(python).with_name("openenv")), "init", "echo"], cwd=folder, check=True, capture_output=True, timeout=100)
     argv = [python, "-m", "echo.server.app", "--host", "127.0.0.1", "--port", str(port)]

@@ -25,7 +25,7 @@ STATE = {"tests": TESTS, "setup": "", "solution": RIGHT}
 @pytest.fixture(params=KINDS)
 async def code(request: pytest.FixtureRequest) -> AsyncIterator[Code]:
     async with in_use(sandbox_of(request.param, warm=2)):
-        yield Code(time_s=5.0)
+        yield Code(time_s=60.0)
 
 
 async def graded(code: Code, source: str, tests: list[str] | None = None) -> Finish:
@@ -259,7 +259,7 @@ IN_A_LIST = "".join(f"   {line}\n" for line in f"```python\n{DOUBLE}```".splitli
 )
 async def test_right_code_is_found_in_any_dress(reply: str) -> None:
     async with in_use(sandbox_of("monty")):
-        assert (await graded(Code(), reply, ["assert double(4) == 8"])).reward == 1.0
+        assert (await graded(Code(time_s=60.0), reply, ["assert double(4) == 8"])).reward == 1.0
 
 
 def test_prompt_shows_the_first_test_alone(tmp_path: Path) -> None:

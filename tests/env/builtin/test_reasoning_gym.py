@@ -200,7 +200,7 @@ async def main():
     await workers.start()
     for name in ("word_ladder", "ransom_note", "isomorphic_strings", "polynomial_multiplication", "gcd"):
         calls = [OpenCall(row, 5) for row in (0, 3, 777)]
-        job = EnvironmentJob(Claimant("a", "t"), "reasoning_gym:" + name, {}, calls, 30.0, time.monotonic() + 500.0)
+        job = EnvironmentJob(Claimant("a", "t"), "reasoning_gym:" + name, {}, calls, 200.0, time.monotonic() + 500.0)
         found = {}
         async for batch in workers.run(job):
             found.update(batch)

@@ -21,7 +21,7 @@ async def opened(executor: ToolCallExecutor, name: str, **options: object) -> Ou
     return batches[0][0][1]
 
 
-def executor_of(workers: Workers, timeout_s: float = 20.0) -> ToolCallExecutor:
+def executor_of(workers: Workers, timeout_s: float = 60.0) -> ToolCallExecutor:
     return ToolCallExecutor(EnvironmentExecutor(workers, timeout_s), Toolbox())
 
 

@@ -4,11 +4,11 @@ import asyncio
 import os
 import signal
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgpack
+import pytest
 
 from common.fairness.fair_queue import Claimant
 from env_svc.calls import Call, Continued, EnvironmentJob, Failed, OpenCall, Opened, Outcome, Scored, StepCall
@@ -70,11 +70,14 @@ async def test_slow_calls_of_one_message_come_back_one_by_one(workers: Workers) 
 
 
 async def test_hanging_call_is_ended_and_only_its_own_member_fails(workers: Workers) -> None:
-    first, hung, last = await run(workers, steps("reward 1", "spin", "reward 3"), timeout_s=3.0)
-    assert (first, last) == (Scored(1.0, {"length": 1.0}), Scored(3.0, {"length": 1.0}))
-    assert isinstance(hung, Failed)
-    assert hung.is_infrastructure
-    assert "did not answer within 3 s (row 0); its worker process was replaced" in hung.reason
+    async def others_are_answered() -> bool:
+        first, hung, last = await run(workers, steps("reward 1", "spin", "reward 3"), timeout_s=1.0)
+        assert isinstance(hung, Failed)
+        assert hung.is_infrastructure
+        assert "did not answer within 1 s (row 0); its worker process was replaced" in hung.reason
+        return (first, last) == (Scored(1.0, {"length": 1.0}), Scored(3.0, {"length": 1.0}))
+
+    await eventually(others_are_answered)  # a busy machine may stop a worker for longer than the time of all three
 
 
 async def test_crash_fails_its_own_member_and_the_worker_is_replaced(workers: Workers) -> None:
@@ -112,7 +115,7 @@ async def test_wrong_options_fail_every_call(workers: Workers) -> None:
         "tests.env.toys:ComputingCountdown",
         {"start": "x"},
         [OpenCall(0, 0), OpenCall(1, 0)],
-        10.0,
+        60.0,
         time.monotonic() + 500.0,
     )
     outcomes = [outcome async for batch in workers.run(job) for _, outcome in batch]
@@ -133,21 +136,28 @@ async def test_task_of_slow_calls_leaves_a_worker_to_others(workers: Workers, tm
     assert (workers.busy, workers.waiting) == (0, 0)
 
 
-async def test_workers_time_is_shared_by_tenants_and_their_weights(workers: Workers) -> None:
+async def test_workers_time_is_shared_by_tenants_and_their_weights(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nine tasks against one task of twice the weight, each with a call that waits at any moment; the calls take 20 ms.
 
-    Of equal weights each would get half.
+    Of equal weights each would get half. What counts is the time, of which a call that the machine stops takes much.
     """
-    spent: Counter[str] = Counter()
+    charged: list[tuple[str, float]] = []
+    release = workers._slots.release
+
+    def counted(claimant: Claimant, service: float) -> None:
+        charged.append((claimant.tenant, service))
+        release(claimant, service)
+
+    monkeypatch.setattr(workers._slots, "release", counted)
 
     async def play(tenant: str, task: str, weight: float) -> None:
-        while spent.total() < 240:
+        while len(charged) < 240:
             await run(workers, steps("block 0.02"), by=Claimant(tenant, task, weight))
-            spent[tenant] += 1
 
     one = [play("one", f"t{task}", 2.0) for task in (1, 2)]  # one task has at most one of the two workers
     await asyncio.gather(*(play("many", f"t{task}", 1.0) for task in range(18)), *one, *(play("one", "t1", 2.0) for _ in range(4)))
-    assert 0.6 < spent["one"] / spent.total() < 0.72
+    spent = {name: sum(service for tenant, service in charged[:240] if tenant == name) for name in ("one", "many")}
+    assert abs(spent["one"] / 2 - spent["many"]) < 4 * max(service for _, service in charged)
 
 
 async def test_job_that_waited_past_its_deadline_is_not_begun(workers: Workers, tmp_path: Path) -> None:

@@ -20,9 +20,13 @@ HASTY = HostTimings(grace_s=0.5, poll_interval_s=0.1, restart=Backoff(0.1, 30.0)
 
 @asynccontextmanager
 async def hosting(
-    workers: Workers, timeout_s: float = 60.0, sandbox: Confinement | None = None, **hosted: HostedConfig
+    workers: Workers,
+    timeout_s: float = 60.0,
+    sandbox: Confinement | None = None,
+    timings: HostTimings = HASTY,
+    **hosted: HostedConfig,
 ) -> AsyncIterator[EnvironmentExecutor]:
-    hosts = HostPool(hosted, HASTY, sandbox)
+    hosts = HostPool(hosted, timings, sandbox)
     try:
         await hosts.start()
         yield EnvironmentExecutor(workers, timeout_s, hosts)
@@ -31,11 +35,19 @@ async def hosting(
 
 
 async def play(
-    executor: EnvironmentExecutor, calls: list[Call], *, name: str = "guest", task: str = "t", **options: object
+    executor: EnvironmentExecutor,
+    calls: list[Call],
+    *,
+    name: str = "guest",
+    task: str = "t",
+    timeout_s: float | None = None,
+    **options: object,
 ) -> list[Outcome]:
+    """Outcomes of one message's calls. `timeout_s`: of these calls alone, if it is shorter than the executor's."""
     found: dict[int, Outcome] = {}
     environment = spec.EnvironmentSection(name=name, options=options)  # pyright: ignore
-    async for batch in executor.run(Claimant("a", task), environment, calls, 500.0):
+    limits = spec.Limits(max_turn_s=timeout_s)
+    async for batch in executor.run(Claimant("a", task), environment, calls, 500.0, limits):
         found.update(batch)
     return [found[position] for position in range(len(calls))]
 

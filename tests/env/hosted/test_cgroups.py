@@ -31,6 +31,13 @@ def test_tree_of_each_controller_has_a_group_in_each(tmp_path: Path) -> None:
     assert (tmp_path / "cpu" / "7-0" / "cpu.cfs_quota_us").read_text() == "15000"
 
 
+def test_groups_of_a_replica_that_runs_are_not_swept(tmp_path: Path) -> None:
+    for name in (f"{os.getpid()}-0", "999999999-0"):
+        (tmp_path / name).mkdir()
+    Cgroups(dict.fromkeys(("cpu", "memory", "pids"), tmp_path)).sweep()
+    assert [group.name for group in tmp_path.iterdir()] == [f"{os.getpid()}-0"]
+
+
 def test_machine_that_lets_the_service_make_none_has_none(tmp_path: Path) -> None:
     (tmp_path / "own").write_text("0::/\n")
     assert find_cgroups(None, tmp_path / "nothing", tmp_path / "own") is None
@@ -41,7 +48,7 @@ def test_machine_that_lets_the_service_make_none_has_none(tmp_path: Path) -> Non
 def test_processes_of_a_group_are_bounded_together() -> None:
     found = find_cgroups(None)
     assert found is not None
-    name = f"test-{os.getpid()}"
+    name = f"{os.getpid()}-test"
     enter = " && ".join(f"echo $$ > {file}" for file in found.make(name, LIMITS))
     try:
         hungry = "import os\nfor _ in range(4):\n    os.fork()\nkept = bytearray(100_000_000)\nprint('had it')"

@@ -55,10 +55,10 @@ async def test_table_without_the_sandbox_runs_as_the_service(workers: Workers, p
 
 
 async def test_process_that_dies_in_its_sandbox_is_restarted(workers: Workers, python: str, sandbox: Confinement) -> None:
-    async with hosting(workers, 2.0, sandbox, guest=HostedConfig(python=python, environment="guest:ComputingGuest")) as executor:
+    async with hosting(workers, sandbox=sandbox, guest=HostedConfig(python=python, environment="guest:ComputingGuest")) as executor:
         (died,) = await play(executor, [step("die")])
         assert "its process ended (exit status 7)" in reason(died)
-        (hung,) = await play(executor, [step("block 60")])
+        (hung,) = await play(executor, [step("block 60")], timeout_s=2.0)
         assert "did not answer within 2 s" in reason(hung)
         (scored,) = await play(executor, [step("word")])
         assert isinstance(scored, Scored)
@@ -108,7 +108,7 @@ async def test_processes_that_hear_nothing_end_with_the_service(sandbox: Confine
     assert len(below) == 4, "bwrap twice, the program and its child"
     service.kill()
     service.wait()
-    await eventually(lambda: not any(map(psutil.pid_exists, below)), 30.0)
+    await eventually(lambda: not any(map(psutil.pid_exists, below)))
     service.stdout.close()
 
 

@@ -14,6 +14,7 @@ from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.workers import Workers
 from env_svc.hosted.config import HostedConfig
 from env_svc.hosted.pool import HostPool
+from env_svc.hosted.process import HostTimings
 from tests.env.hosted.playing import hosting, play, reason, scored, step
 from tests.support.waiting import eventually
 
@@ -45,16 +46,19 @@ async def test_many_slow_calls_share_a_process(workers: Workers, python: str) ->
 
 
 async def test_call_that_takes_too_long_is_ended_alone(workers: Workers, python: str) -> None:
-    async with hosting(workers, 2.0, guest=HostedConfig(python=python, environment="guest:Guest")) as executor:
-        late, fine = await play(executor, [step("sleep 60"), step("word")])
+    patient = HostTimings(grace_s=60.0)
+    async with hosting(workers, timings=patient, guest=HostedConfig(python=python, environment="guest:Guest")) as executor:
+        (late,), (fine,) = await asyncio.gather(play(executor, [step("sleep 60")], timeout_s=2.0), play(executor, [step("word")]))
         assert "did not answer within 2 s" in reason(late)
         assert isinstance(fine, Scored)
         assert (await scored(executor)).reward == fine.reward, "the process was not replaced"
 
 
 async def test_computing_environment_takes_one_call_a_process_and_is_replaced_when_it_hangs(workers: Workers, python: str) -> None:
-    async with hosting(workers, 2.0, guest=HostedConfig(python=python, environment="guest:ComputingGuest", processes=2)) as executor:
-        hung, *fine = await play(executor, [step("block 60"), *(step("block 0.01") for _ in range(6))])
+    async with hosting(workers, guest=HostedConfig(python=python, environment="guest:ComputingGuest", processes=2)) as executor:
+        (hung,), fine = await asyncio.gather(
+            play(executor, [step("block 60")], timeout_s=2.0), play(executor, [step("block 0.01") for _ in range(6)])
+        )
         assert "did not answer within 2 s" in reason(hung)
         assert all(isinstance(outcome, Scored) for outcome in fine)
         await scored(executor)
@@ -63,9 +67,13 @@ async def test_computing_environment_takes_one_call_a_process_and_is_replaced_wh
 async def test_restart_takes_nothing_of_a_calls_time(workers: Workers, python: str) -> None:
     slow = HostedConfig(python=python, environment="guest:ComputingGuest", variables={"GUEST_IMPORTS_FOR_S": "1.2"})
     async with hosting(workers, 1.0, guest=slow) as executor:
-        hung, after = await play(executor, [step("block 60"), step("word")])
-        assert "did not answer within 1 s" in reason(hung)
-        assert isinstance(after, Scored)
+
+        async def answers_after_a_restart() -> bool:
+            hung, after = await play(executor, [step("block 60"), step("word")])
+            assert "did not answer within 1 s" in reason(hung)
+            return isinstance(after, Scored)
+
+        await eventually(answers_after_a_restart)  # a busy machine may stop it for longer than its time, which is less than a start's
 
 
 async def test_calls_go_to_a_process_that_is_there_before_one_that_must_start(workers: Workers, python: str) -> None:
@@ -88,16 +96,16 @@ async def test_end_of_a_process_is_noticed_though_what_it_started_holds_its_outp
 
 @pytest.mark.parametrize("end", ["die", "block 60"])
 async def test_what_a_process_has_started_ends_with_it(workers: Workers, python: str, end: str) -> None:
-    async with hosting(workers, 2.0, guest=HostedConfig(python=python, environment="guest:ComputingGuest")) as executor:
+    async with hosting(workers, guest=HostedConfig(python=python, environment="guest:ComputingGuest")) as executor:
         forked = await scored(executor, "fork 600")
-        await play(executor, [step(end)])
+        await play(executor, [step(end)], timeout_s=2.0)
         assert (await scored(executor)).reward != forked.reward
 
 
 async def test_one_process_that_computes_takes_one_call_from_any_task(workers: Workers, python: str) -> None:
-    async with hosting(workers, 2.0, guest=HostedConfig(python=python, environment="guest:ComputingGuest")) as executor:
+    async with hosting(workers, guest=HostedConfig(python=python, environment="guest:ComputingGuest")) as executor:
         (hung,), (fine,) = await asyncio.gather(
-            play(executor, [step("block 60")], task="one"), play(executor, [step("word")], task="other")
+            play(executor, [step("block 60")], task="one", timeout_s=2.0), play(executor, [step("word")], task="other")
         )
         assert "did not answer within 2 s" in reason(hung)
         assert isinstance(fine, Scored)

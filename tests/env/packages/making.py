@@ -29,7 +29,7 @@ from tests.support.paths import ROOT
 EXAMPLE = ROOT / "examples" / "own_environment"
 GUEST = (Path(__file__).parents[1] / "hosted" / "guest.py").read_text()
 ENTRIES = {"guest": "own_guest:Guest", "intruder": "own_guest:Intruder", "computing": "own_guest:ComputingIntruder"}
-HASTY = HostTimings(start_timeout_s=30.0, grace_s=0.5, poll_interval_s=0.1, restart=Backoff(0.1, 1.0))
+HASTY = HostTimings(grace_s=0.5, poll_interval_s=0.1, restart=Backoff(0.1, 1.0))
 BOUNDS = {"memory_mib": 512, "scratch_mib": 64, "max_processes": 32}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from env_svc.sandboxes.interpreter import FIRST_USER
+from env_svc.sandboxes.interpreter import users
 from env_svc.sandboxes.sandbox import Bounds, RunResult, Sandbox
 from tests.support.env.sandboxes import BOUNDS, sandbox_of, still_works
 from tests.support.waiting import eventually
@@ -239,10 +239,10 @@ async def test_cancelled_run_is_ended(sandbox: Sandbox) -> None:
 
 def processes_of_runs() -> list[int]:
     """Processes of bubblewrap's runs, which have users of their own; those of containers are their engine's to end."""
-    found: list[int] = []
+    ours, found = set(users(256)), list[int]()
     for status in Path("/proc").glob("[0-9]*"):
         try:
-            if FIRST_USER <= status.stat().st_uid < FIRST_USER + 4096:
+            if status.stat().st_uid in ours:
                 found.append(int(status.name))
         except FileNotFoundError:
             continue

@@ -11,6 +11,6 @@ from tests.env.service.desk import Desk, at_desk, service_of, serving
 
 @pytest.fixture
 async def desk(bus: Bus, workers: Workers) -> AsyncIterator[Desk]:
-    service = service_of(workers, call_timeout_s=6.0)
+    service = service_of(workers, call_timeout_s=60.0)
     async with serving(bus, service), at_desk(bus) as desk:
         yield desk

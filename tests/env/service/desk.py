@@ -42,7 +42,7 @@ NEVER_PARKED: Mapping[str, float] = {}
 
 
 def group_of(
-    name: str, *, task: str = "task-a", size: int = 3, max_turns: int = 8, row: int = 0, left_s: float = 60.0, **options: object
+    name: str, *, task: str = "task-a", size: int = 3, max_turns: int = 8, row: int = 0, left_s: float = 500.0, **options: object
 ) -> GroupContext:
     return group_context(
         task,

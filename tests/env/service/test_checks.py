@@ -53,7 +53,7 @@ async def test_check_says_whether_the_policy_has_tools(desk: Desk, given: dict[s
 @pytest.fixture
 async def public_desk(bus: Bus, workers: Workers) -> AsyncIterator[Desk]:
     """A replica as an operator runs it for tenants."""
-    async with serving(bus, service_of(workers, call_timeout_s=6.0, allowed="installed")), at_desk(bus) as desk:
+    async with serving(bus, service_of(workers, call_timeout_s=60.0, allowed="installed")), at_desk(bus) as desk:
         yield desk
 
 
@@ -110,7 +110,7 @@ async def test_wrong_option_of_a_protocol_is_named_with_it(desk: Desk) -> None:
 @pytest.mark.parametrize("place", ["task", "evaluation", "protocol"])
 async def test_data_set_of_another_tenant_is_refused_wherever_it_is_named(bus: Bus, workers: Workers, place: str) -> None:
     """The operator's own, as the checks here are, may have those that it lists for itself."""
-    service = service_of(workers, call_timeout_s=6.0, datasets="globex=open/theirs@1, _operator=open/own@1")
+    service = service_of(workers, call_timeout_s=60.0, datasets="globex=open/theirs@1, _operator=open/own@1")
     plain = EnvironmentSection(name="math", options={"file": "word_problems.jsonl"})
     named: dict[str, JsonValue] = {"dataset": "open/theirs"}
     wanted = EnvironmentSection(name="math", options=named)

@@ -25,7 +25,7 @@ class Table:
         self._executor = executor
 
     async def play(self, environment: spec.EnvironmentSection, *calls: Call, limits: spec.Limits | None = None) -> list[Outcome]:
-        batches = self._executor.run(Claimant("a", "task-a"), environment, calls, 20.0, limits or spec.Limits())
+        batches = self._executor.run(Claimant("a", "task-a"), environment, calls, 60.0, limits or spec.Limits())
         async with aclosing(batches):
             found = dict(itertools.chain.from_iterable([batch async for batch in batches]))
         return [found[position] for position in range(len(calls))]

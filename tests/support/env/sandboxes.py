@@ -21,7 +21,7 @@ CPYTHON = "namespaces"
 """One that runs CPython, for tests of what no sandbox makes a difference to."""
 DOCKER_URL = "unix:///var/run/docker.sock"
 IMAGE = "python:3.11-slim"
-BOUNDS = Bounds(time_s=10.0, memory_bytes=128 * MIB, output_bytes=4096, processes=8)
+BOUNDS = Bounds(time_s=60.0, memory_bytes=128 * MIB, output_bytes=4096, processes=8)
 
 
 def sandbox_of(kind: str, *, warm: int = 1) -> Sandbox:
