@@ -67,6 +67,7 @@ async def test_executor_that_reports_before_nats_answers_is_not_gone(bus: Bus, d
     async with running_world(bus, database_url) as world:
         await world.one_awake()
         leader = world.leader
+        await eventually(lambda: leader._rows.standings["a"].holder is not None)
         seen = leader._snapshot(leader._rows.standings["a"], bus.clock.now_s() + 2 * SILENT_S)
         assert seen.gone is not None and seen.gone is seen.standing.holder
         await leader._acts.record_gone(seen)

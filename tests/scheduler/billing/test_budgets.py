@@ -51,7 +51,7 @@ async def test_a_task_pauses_at_a_budget_and_goes_on_when_it_is_raised(bus: Bus,
         await world.run("other", spec(tenant="globex"))
         reason = (await world.event("a", "paused"))["reason"]
         assert reason.startswith(f"budget: {amount} tokens in all; spent ")
-        await world.rows_become("SELECT id FROM groups WHERE task = 'a' AND state IN ('open', 'batched')", [])
+        await world.rows_become("SELECT number FROM groups WHERE task = 'a' AND state IN ('open', 'batched')", [])
         [(state, over, stored)] = await world.rows("SELECT state, over_budget, reason FROM tasks WHERE id = 'a'")
         assert (state, over, stored) == ("paused", True, reason)
         why = await asks.ask(WhyAnswer, "acme", "why", task="a")
