@@ -64,6 +64,8 @@ def lasting() -> Iterator[Lasting]:
     """A process that signs for longer than its limit, and one that is stopped with its guardian, while other tests run."""
     with process(LASTING_S, LASTING_S) as (signs, _), process(LASTING_S, LASTING_S) as (paused, guardian):
         tell(signs, str(LASTING_S + 1))
+        tell(paused, "0.3")  # in which its guardian begins to count
+        assert answer(paused) == "done\n"
         paused.send_signal(signal.SIGSTOP)
         os.kill(guardian, signal.SIGSTOP)
         yield Lasting(signs, paused, guardian, time.monotonic())
