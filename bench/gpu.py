@@ -250,10 +250,12 @@ def ended(process: "subprocess.Popen[bytes]", limit_s: float, notes: Path, grace
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
             deadline = time.monotonic() + grace_s
-            while (left := marked(notes)) and time.monotonic() < deadline:  # a stack, in a session of its own, ends after its parent
+            while left := marked(notes):  # a stack, in a session of its own, ends after its parent
                 for one in left if number == signal.SIGKILL else ():
                     with suppress(psutil.NoSuchProcess):
                         one.kill()
+                if time.monotonic() > deadline:
+                    break
                 time.sleep(0.2)
         process.poll()
 

@@ -125,7 +125,7 @@ def test_result_says_how_fast_the_machine_was_before_and_after(tmp_path: Path, m
     report.write("x", {"machine": described, "decisions": {}})
     result = report.read("x")
     before, after = result["machine"]["fixed_work_ms"]
-    assert 0 < before < 1000 and 0 < after < 1000
+    assert min(before, after) > 0.5, "milliseconds, of a sum that takes some anywhere"
     stolen = result["machine"]["stolen_share"]
     assert 0 <= stolen < 1
     assert f"sum {before:.1f} and {after:.1f} ms, {stolen:.0%} stolen." in tables.machinery(result)

@@ -16,7 +16,9 @@ from bench.harness import part, report
 from bench.harness.measures import driver
 from bench.harness.models import write_model
 from bench.harness.services import BenchError
+from tests.support.env.replicas import lives
 from tests.support.paths import ROOT
+from tests.support.waiting import eventually
 
 OVERDUE = """
 import subprocess, sys
@@ -31,7 +33,7 @@ with part.phase("measured"):
 MACHINE = {"cores": 2, "gpu": "H200", "versions": {"torch": "2"}}
 
 
-def test_a_part_that_exceeds_its_time_is_ended_with_all_its_processes_and_what_it_measured_is_kept(
+async def test_a_part_that_exceeds_its_time_is_ended_with_all_its_processes_and_what_it_measured_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes = tmp_path / "part.jsonl"
@@ -43,7 +45,7 @@ def test_a_part_that_exceeds_its_time_is_ended_with_all_its_processes_and_what_i
     everything = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     assert len(everything) == 4
     assert gpu.ended(process, 0.1, notes, grace_s=1.0) is None
-    assert all(not one.is_running() or one.status() == psutil.STATUS_ZOMBIE for one in everything)
+    await eventually(lambda: not any(lives(one.pid) for one in everything), 30)
     found, phases = part.read(notes, time.time() + 5)
     assert found == {"steps": 3}
     assert [one.name for one in phases] == ["measured"]

@@ -53,6 +53,8 @@ for line in sys.stdin:
                 os.execlp("sleep", "sleep", "600")
         case "wait":
             time.sleep(1)
+        case "hang":
+            signal.pause()
         case "die":
             break
     print(json.dumps("done"), flush=True)
@@ -101,8 +103,8 @@ def test_order_may_go_on_for_as_long_as_it_says(tmp_path: Path, monkeypatch: pyt
     with Popen([sys.executable, "-c", PROGRAM], stdin=PIPE, stdout=PIPE, text=True) as process:
         executor = Executor(process, log, gpu="")
         assert executor.order("wait", 60.0) == "done"
-        with pytest.raises(BenchError, match="did not answer 'wait'"):
-            executor.order("wait")
+        with pytest.raises(BenchError, match="did not answer 'hang'"):
+            executor.order("hang")
         end(process)
 
 

@@ -147,7 +147,7 @@ def executors(bus: Bus, keyed: Keyed, folder: Path, memory_gib: float) -> Genera
         own = {"POOL": "tiny", "ACCELERATOR": "a", "DEVICE": "cpu", "CORES": str(CORE)}
         env |= {f"MARLAAS_{service}_{name}": value for name, value in own.items()}
     with ExitStack() as stack:
-        yield Executors(bus, keyed, folder, env, {service: servers.free_port() for service in ("rollout", "trainer")}, stack, {})
+        yield Executors(bus, keyed, folder, env, {service: servers.lasting_port() for service in ("rollout", "trainer")}, stack, {})
 
 
 async def ask(bus: Bus, group: int) -> str:

@@ -89,7 +89,7 @@ class Executors:
 
     def start(self, service: str, accelerator: str, **settings: str) -> None:
         key, name = (service, accelerator), f"{service}-{accelerator}"
-        self.ports[key] = servers.free_port()
+        self.ports[key] = servers.lasting_port()
         own = {"MARLAAS_HTTP_PORT": str(self.ports[key]), "MARLAAS_DATA_DIR": str(self._folder / name)}
         own["MARLAAS_NATS_CREDS"] = str(self._keyed.keys.credentials(service))
         own |= {f"MARLAAS_{service.upper()}_{setting}": value for setting, value in settings.items()}

@@ -52,7 +52,7 @@ class Process:
 
 @contextmanager
 def service(module: str, log: Path, **settings: str) -> Iterator[Process]:
-    port = servers.free_port()
+    port = servers.lasting_port()
     with service_process(module, without_settings() | {"MARLAAS_HTTP_PORT": str(port), **settings}, log) as popen:
         yield Process(popen, log, port)
 
@@ -89,7 +89,7 @@ def nats(folder: Path, port: int) -> Iterator[Callable[[], None]]:
 async def test_service_waits_for_nats_and_continues_when_it_returns(
     module: str, settings: dict[str, str], subject: str, tmp_path: Path
 ) -> None:
-    port = servers.free_port()
+    port = servers.lasting_port()
     url = servers.nats_url(port)
     with service(module, tmp_path / "service.log", MARLAAS_NATS_URL=url, **settings) as process:
         await process.says("nats_unreachable", times=2)
@@ -111,7 +111,7 @@ async def test_service_waits_for_nats_and_continues_when_it_returns(
 
 
 async def test_scheduler_waits_for_nats_and_postgres_and_continues_when_they_return(tmp_path: Path) -> None:
-    nats_port, postgres_port = servers.free_port(), servers.free_port()
+    nats_port, postgres_port = servers.lasting_port(), servers.free_port()
     passfile = database_folder.passfile(tmp_path / "postgres")
     url, database = servers.nats_url(nats_port), servers.database_url(postgres_port, passfile=passfile)
     settings = {"MARLAAS_NATS_URL": url, "MARLAAS_SCHEDULER_DATABASE_URL": database}

@@ -43,7 +43,7 @@ class EnvironmentSide:
         self._player = player
 
     async def outcomes(self, calls: Sequence[Call]) -> list[Outcome]:
-        batches = self._player.run(Claimant("a", "task"), CALCULATOR, calls, 20.0, LIMITS)
+        batches = self._player.run(Claimant("a", "task"), CALCULATOR, calls, 60.0, LIMITS)
         async with aclosing(batches):
             found = dict(chain.from_iterable([batch async for batch in batches]))
         return [found[position] for position in range(len(calls))]
@@ -58,7 +58,7 @@ class EnvironmentSide:
 async def table() -> AsyncIterator[EnvironmentSide]:
     toolbox = Toolbox()
     yield EnvironmentSide(
-        ToolCallExecutor(EnvironmentExecutor(Workers(1, [], 2**30), call_timeout_s=10.0), toolbox)
+        ToolCallExecutor(EnvironmentExecutor(Workers(1, [], 2**30), call_timeout_s=60.0), toolbox)
     )  # no worker is started: nothing here computes
     await toolbox.close()
 

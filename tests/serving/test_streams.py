@@ -1,7 +1,6 @@
 """A request survives the replicas that sample it, and ends wherever it runs when nobody reads it."""
 
 import asyncio
-import time
 from contextlib import aclosing
 
 import pytest
@@ -9,12 +8,12 @@ import pytest
 from common import streams
 from common.bus import Bus
 from common.errors import Reject
-from common.messages import ProcessLife, ReplicaReport, ServedCall, ServedMessage, ServedSampling, ServeRequest
+from common.messages import ProcessLife, ReplicaReport, Served, ServedCall, ServedMessage, ServedSampling, ServeRequest
 from gateway_svc.serving.client import GRACE_S, MAX_UNHEARD, RESUME_S
 from gateway_svc.serving.progress import MAX_BUFFERED_BYTES, SILENT_S
 from gateway_svc.serving.stream_quota import MAX_SENT, TooManyStreams
 from tests.support.rollout.books import version
-from tests.support.rollout.replicas import CHAT, CONTEXT, QUESTION, expected, performing
+from tests.support.rollout.replicas import CHAT, CONTEXT, PATIENT_S, QUESTION, expected, performing
 from tests.support.waiting import eventually
 
 
@@ -45,7 +44,7 @@ async def test_deltas_of_all_requests_of_a_gateway_share_messages(bus: Bus) -> N
 
 async def test_stream_waits_for_its_only_replica_which_restarts(bus: Bus) -> None:
     """For as long as its start took the last time, which is longer than another replica may take."""
-    async with performing(bus) as stage:
+    async with performing(bus, silent_s=SILENT_S) as stage:
         await stage.replica()
         request, now_s = stage.request(150), bus.clock.now_s()
         life = ProcessLife(service="rollout", replica="r", pool=request.pool, began_s=now_s, start_s=40.0)
@@ -63,7 +62,7 @@ async def test_stream_waits_for_its_only_replica_which_restarts(bus: Bus) -> Non
 @pytest.mark.parametrize("fault", ["dies", "stops", "loses one", "falls silent", "repeats"])
 async def test_stream_survives_its_replica(bus: Bus, fault: str) -> None:
     """No token twice, none missing."""
-    async with performing(bus) as stage:
+    async with performing(bus, silent_s=SILENT_S if fault in ("dies", "falls silent") else PATIENT_S) as stage:
         await stage.replica()
         request = stage.request(150)
         running = asyncio.create_task(stage.answer(request))
@@ -77,11 +76,10 @@ async def test_stream_survives_its_replica(bus: Bus, fault: str) -> None:
                 await stage.replica()
                 await broken.stop()
             case "loses one":
-                lost = broken.wire.told + 3
-                broken.wire.lose = lambda number: number == lost
+                lost = iter([True])
+                broken.wire.lose = lambda message: isinstance(message, Served) and bool(message.deltas) and next(lost, False)
             case "falls silent":
-                until = time.monotonic() + SILENT_S + 1  # then it is heard again, and must not disturb who goes on
-                broken.wire.lose = lambda number: time.monotonic() < until
+                broken.wire.lose = lambda message: len(broken.source.begun) == 1  # it is heard again with the next attempt
             case _:
                 broken.wire.times = 3
         answer = await running
@@ -95,7 +93,7 @@ async def test_stream_survives_its_replica(bus: Bus, fault: str) -> None:
 
 @pytest.mark.timeout(120)
 async def test_stream_whose_replicas_are_all_dead_ends_with_an_error(bus: Bus) -> None:
-    async with performing(bus) as stage:
+    async with performing(bus, silent_s=SILENT_S) as stage:
         await stage.replica()
         running = asyncio.create_task(stage.answer(stage.request(150)))
         await eventually(lambda: stage.replicas[0].wire.told > 5)
@@ -141,7 +139,7 @@ async def test_closed_stream_ends_at_the_replica(bus: Bus, tokens: int) -> None:
                 seen += len(delta.ids) // 4
                 if seen >= tokens:
                     break
-        await eventually(lambda: not replica.source.running, timeout_s=20)
+        await eventually(lambda: not replica.source.running)
         assert replica.serving.requests == 0
         assert replica.slots.free == 16
 
@@ -155,7 +153,7 @@ async def test_client_that_goes_before_a_replica_is_known_leaves_nothing_running
         replica = await stage.replica()
         replica.source.may_go_on.clear()
         await eventually(lambda: replica.source.begun)
-        await eventually(lambda: not replica.source.running, timeout_s=20)
+        await eventually(lambda: not replica.source.running)
 
 
 async def test_generator_that_is_never_started_has_sent_nothing(bus: Bus) -> None:
@@ -171,7 +169,7 @@ async def test_gateway_that_dies_takes_its_requests_with_it(bus: Bus) -> None:
         replica.source.may_go_on.clear()
         running = asyncio.create_task(stage.answer(stage.request(400)))
         await eventually(lambda: replica.source.running)
-        await eventually(lambda: not replica.source.running, timeout_s=60)
+        await eventually(lambda: not replica.source.running)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
@@ -181,10 +179,12 @@ async def test_slow_reader_loses_its_request_and_nobody_waits_for_it(bus: Bus) -
         replica = await stage.replica()
         slow = stage.client.deltas(stage.request(480))
         await anext(slow)
-        stage.client._streams[next(iter(stage.client._streams))].buffer._bytes += MAX_BUFFERED_BYTES - 2000
+        buffer = stage.client._streams[next(iter(stage.client._streams))].buffer
+        buffer._bytes += MAX_BUFFERED_BYTES - 2000
         other = await stage.answer(stage.request(20))
         assert other.last.finish == "length"
-        await eventually(lambda: not replica.source.running, timeout_s=20)
+        await eventually(lambda: buffer.is_over)
+        await eventually(lambda: not replica.source.running)
         assert [delta.failure async for delta in slow][-1] == "slow_reader"
 
 

@@ -9,20 +9,21 @@ from gateway_svc.serving.stream_quota import MAX_SENT, SendWindow
 from tests.support.rollout.replicas import performing
 from tests.support.waiting import eventually
 
-BURST = 60
+BURST, SEATS = 60, 4
 
 
 async def test_request_begins_at_the_next_seat_beside_another_tenants_burst(bus: Bus) -> None:
     async with performing(bus) as stage:
-        replica = await stage.replica(sequences=2)
+        replica = await stage.replica(sequences=SEATS)
+        replica.source.may_go_on.clear()
         burst = [asyncio.create_task(stage.answer(stage.request(20))) for _ in range(BURST)]
-        await eventually(lambda: len(replica.source.begun) > 2)
-        await asyncio.sleep(0.05)  # the replica has taken all that it is sent
-        before = len(replica.source.begun)
+        await eventually(lambda: replica.serving.requests == SEATS + MAX_SENT)  # those in the seats have their first token
         other = stage.request(20, tenant="globex", key=None)
-        assert (await stage.answer(other)).last.finish == "length"
-        place = next(number for number, one in enumerate(replica.source.begun) if other.request in one.request_id)
-        assert place - before <= 4  # two seats, and what begins while the request is on its way
+        answer = asyncio.create_task(stage.answer(other))
+        await eventually(lambda: replica.serving.requests == SEATS + MAX_SENT + 1)
+        replica.source.may_go_on.set()
+        assert (await answer).last.finish == "length"
+        assert other.request in replica.source.begun[SEATS].request_id
         assert not all(one.done() for one in burst)
         answers = await asyncio.gather(*burst)
         assert {answer.last.finish for answer in answers} == {"length"}
@@ -53,8 +54,8 @@ async def test_turns_are_fair_by_key_and_bounded() -> None:
     asked = [asyncio.create_task(ask(key)) for key in ("many", "many", "many", "one")]
     await asyncio.sleep(0)
     assert turns.waiting == 4
-    assert (await asyncio.wait_for(turns.begin("p", "globex", None), 1))() is None  # another tenant has turns of its own
-    assert (await asyncio.wait_for(turns.begin("other", "acme", None), 1))() is None
+    assert (await asyncio.wait_for(turns.begin("p", "globex", None), 60))() is None  # another tenant has turns of its own
+    assert (await asyncio.wait_for(turns.begin("other", "acme", None), 60))() is None
     held[0]()
     held[0]()  # once is enough
     await asyncio.gather(*asked)
@@ -76,7 +77,7 @@ async def test_cancelled_request_leaves_its_turn_to_the_next(*, is_granted: bool
     else:
         waiting[0].cancel()
         first()
-    end = await asyncio.wait_for(waiting[1], 1)
+    end = await asyncio.wait_for(waiting[1], 60)
     with pytest.raises(asyncio.CancelledError):
         await waiting[0]
     end()

@@ -1,6 +1,9 @@
 """One engine that sleeps for all tests of parking, on a copy of the tiny model's folder, and the versions that it holds."""
 
+import asyncio
+import os
 import shutil
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -17,9 +20,10 @@ from rollout_svc.engine.engine import Engine
 from rollout_svc.service import Rollout
 from rollout_svc.text.chat import Chat
 from tests.rollout.engines import adapters_in, running_engine
-from tests.rollout.parking.faulty_worker import FaultyWorker
+from tests.rollout.parking.faulty_worker import BEAT_S, FaultyWorker
 from tests.rollout.parking.sleeping import sleeping_settings
 from tests.support.rollout.requests import POOL
+from tests.support.waiting import at_work, eventually
 
 
 @pytest.fixture(scope="session")
@@ -36,9 +40,19 @@ def with_faults() -> Iterator[None]:
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="session")
-async def sleeper(model_folder: Path, with_faults: None) -> AsyncIterator[Engine]:
-    async with running_engine(sleeping_settings(model_folder), warm=True) as engine:
+async def sleeper(model_folder: Path, with_faults: None, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Engine]:
+    beats = tmp_path_factory.mktemp("beats") / "at"
+    async with running_engine(sleeping_settings(model_folder), warm=True) as engine, at_work(_beat(beats)):
+        await eventually(beats.exists)
+        await engine.process.worker("follow", path=str(beats))
         yield engine
+
+
+async def _beat(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        while True:
+            os.pwrite(file.fileno(), f"{time.monotonic():032.6f}".encode(), 0)
+            await asyncio.sleep(BEAT_S)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -1,5 +1,7 @@
 """The worker of sleeping engines, with the faults that tests cause in it; vLLM finds it by name."""
 
+import os
+import time
 from typing import Any
 
 import torch
@@ -7,8 +9,24 @@ import torch
 from rollout_svc.engine.cpu.worker import SleepingCpuWorker
 from rollout_svc.engine.footprint import SLOT_ATTRIBUTES, cache, storages
 
+BEAT_S = 0.01
+"""Seconds between two beats of the tests' event loop."""
+LATE_S, GONE_S = 0.05, 60.0
+"""Age of a beat from which on no step begins, and from which on the loop has ended and steps begin again."""
+
 
 class FaultyWorker(SleepingCpuWorker):
+    _beats: int | None = None
+
+    def follow(self, path: str) -> None:
+        """From now on begin no step while the event loop that beats there is stopped: it would find requests ended that it is to freeze."""
+        self._beats = os.open(path, os.O_RDONLY)
+
+    def execute_model(self, *args: Any, **options: Any) -> Any:
+        while self._beats is not None and LATE_S < time.monotonic() - float(os.pread(self._beats, 32, 0)) < GONE_S:
+            time.sleep(BEAT_S)
+        return super().execute_model(*args, **options)
+
     def fill_cache(self) -> None:
         """Write to every byte of the KV cache, so that the kernel has given all its pages. 255 in each is not a number."""
         for storage, _ in cache(self.model_runner):

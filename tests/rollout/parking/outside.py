@@ -33,6 +33,11 @@ def engine_pid(engine: Engine) -> int:
     return process.pid
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether each of its threads is."""
+    return all(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in Path(f"/proc/{pid}/task").glob("*/stat"))
+
+
 def processor_s(pid: int) -> float:
     """Processor time that the process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

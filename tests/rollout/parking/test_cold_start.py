@@ -18,7 +18,7 @@ from rollout_svc.engine.start import how_it_ended
 from tests.rollout.parking import failing_worker
 from tests.rollout.parking.outside import children
 from tests.rollout.parking.sleeping import no_adapters, sleeping_settings
-from tests.support.waiting import at_work
+from tests.support.waiting import at_work, eventually
 
 
 @contextmanager
@@ -41,7 +41,8 @@ async def test_cold_start_without_memory_is_said_with_the_childs_reason(model_fo
         pytest.raises(NoMemory, match=r"did not start: RuntimeError: .*can't allocate memory: you tried to allocate"),
     ):
         await parking.wake(no_adapters)
-    assert parking.tier is Tier.NONE and children() == before
+    assert parking.tier is Tier.NONE
+    await eventually(lambda: children() <= before)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,8 @@ async def test_engine_that_dies_when_it_first_samples_is_closed_and_its_service_
             StateMismatch, match="the inference engine's process died: ValueError: head size 40 is not supported by this att"
         ):
             await parking.wake(no_adapters)
-        assert parking.tier is Tier.NONE and not engine.process.is_open and children() == before
+        assert parking.tier is Tier.NONE and not engine.process.is_open
+        await eventually(lambda: children() <= before)
         assert not watching.done()
 
 

@@ -14,9 +14,10 @@ from rollout_svc.engine import config as engine_config
 from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.engine import Engine
 from rollout_svc.engine.process import EngineProcess
-from tests.rollout.parking.outside import children, engine_pid, failure_files, processor_s
+from tests.rollout.parking.outside import children, engine_pid, failure_files, is_stopped, processor_s
 from tests.rollout.parking.sleeping import no_adapters, sleeping_settings
 from tests.support.rollout.requests import POOL, sample_request
+from tests.support.waiting import eventually
 
 MIB = 2**20
 MOVES = (Tier.HOST, Tier.DISK)
@@ -78,6 +79,7 @@ async def test_state_that_sleeps_goes_deeper_and_never_nearer_without_a_wake(sam
 async def test_parked_engine_uses_no_processor(sampler: Sampler, sleeper: Engine) -> None:
     await sampler.park(Tier.HOST, 0)
     pid, window_s = engine_pid(sleeper), 1.0
+    await eventually(lambda: is_stopped(pid))
     before = processor_s(pid)
     await asyncio.sleep(window_s)
     assert processor_s(pid) == before

@@ -58,7 +58,7 @@ async def test_frozen_requests_are_not_waited_for_on_the_way_to_a_deeper_tier(sa
     sampling = asyncio.create_task(sleeper.sample(sample_request(max_tokens=200, stop_ids=[])))
     await progressed(sleeper, 8)
     await sampler.park(Tier.HOST, 0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await sampler.park(Tier.DISK, None)
     assert (sampler.tier, sampler.load.begun) == (Tier.DISK, 1)
     await sampler.wake()

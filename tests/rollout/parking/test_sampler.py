@@ -162,7 +162,7 @@ async def test_turn_whose_prompt_is_being_tokenized_has_begun(bus: Bus, sleeper:
         slow.may_end.set()
         await eventually(lambda: sleeper.gate.waiting == 2)
         assert sampler.load == Load(begun=2), "what waits for its wake says so"
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await sampler.park(Tier.DISK, None)
         assert stage.turns(group) == {}
         await sampler.wake()
@@ -232,7 +232,7 @@ async def test_park_waits_a_moment_for_answers_of_turns_that_have_ended(
         await eventually(lambda: len(stage.rollout.unanswered) == 1)
         slow.may_end.set()
         await eventually(lambda: sleeper.work.inside == 1)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await sampler.park(Tier.DEVICE, 0)
         assert (len(stage.rollout.unanswered), sleeper.work.inside) == (unanswered, 1)
         await sampler.wake()

@@ -25,6 +25,8 @@ CHAT = Chat.load(POOL.model)
 QUESTION = [ServedMessage(role="user", content="What is 3 + 4?")]
 PACE_S = 0.003
 CONTEXT = 512
+PATIENT_S = 600.0
+"""Silence that a gateway bears: a replica, or NATS, that is stopped for some seconds is none that is dead."""
 
 
 class Source:
@@ -88,12 +90,12 @@ class Wire:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self.told = 0
-        self.lose: Callable[[int], bool] = lambda number: False
+        self.lose: Callable[[Message], bool] = lambda message: False
         self.times = 1
 
     async def tell(self, subject: str, message: Message) -> None:
         self.told += 1
-        if not self.lose(self.told):
+        if not self.lose(message):
             for _ in range(self.times):
                 await self._bus.requests.send(subject, message)
 
@@ -119,7 +121,7 @@ class Replica:
 
     async def die(self) -> None:
         """Without a word."""
-        self.wire.lose = lambda number: True
+        self.wire.lose = lambda message: True
         await self.stop()
 
 
@@ -181,8 +183,8 @@ async def expected(request: ServeRequest) -> list[int]:
 
 
 @asynccontextmanager
-async def performing(bus: Bus, *, reports: bool = True, **options: Any) -> AsyncIterator[Stage]:
-    client = Client(bus, "g0", **options)
+async def performing(bus: Bus, *, reports: bool = True, silent_s: float = PATIENT_S, **options: Any) -> AsyncIterator[Stage]:
+    client = Client(bus, "g0", silent_s=silent_s, **options)
     stage = Stage(bus, client)
     async with AsyncExitStack() as stack:
         if reports:

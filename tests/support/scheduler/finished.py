@@ -56,7 +56,7 @@ class StagesWithBlobs(Stages):
         self.batches.append(batch)
         if (batch.task, batch.version) == ("live", 1):
             # A straggler of version 1 holds up version 2. Opened later it would be of version 2, and a step could leave without it.
-            await eventually(lambda: any((group.task, group.group) == ("live", 4) for group in self.opened), 60)
+            await eventually(lambda: any((group.task, group.group) == ("live", 4) for group in self.opened))
         if batch.task not in self.untrained:
             kinds = ("adapter", "checkpoint", *(["batch"] if batch.spec.keep.batches else []))
             stored = await self.store(batch.task, batch.version + 1, self.content, kinds)
@@ -106,7 +106,7 @@ async def settled(world: World) -> None:
 async def waiting_for_a_member(world: World) -> None:
     """Wait until `live`, which lacks a member of group 4, is at version 2 and has sampled all that its bound allows."""
     scored = "SELECT version, (SELECT count(*) FROM trajectories WHERE task = 'live' AND state = 'scored') FROM tasks WHERE id = 'live'"
-    await world.rows_become(scored, [(2, len(WAITING))], 60)
+    await world.rows_become(scored, [(2, len(WAITING))])
     await settled(world)
 
 
