@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -41,14 +41,14 @@ def price(n: int, year: int = 2090) -> SetPrice:
     )
 
 
-async def resumed(c: Client, n: int) -> None:
-    """Return once the scheduler has done it: `delete`, next, names the state in its refusal."""
-    await c.resume(f"slow-{n}")
+async def controlled(c: Client, n: int, order: Callable[[str], Awaitable[None]], state: str) -> None:
+    """Return once the scheduler has done it: orders are only published, and `delete`, next, names the state in its refusal."""
+    await order(f"slow-{n}")
 
-    async def state() -> str:
+    async def found() -> str:
         return (await c.status(f"slow-{n}")).state
 
-    await eventually_equals(state, "running")
+    await eventually_equals(found, state)
 
 
 async def put(c: Client, n: int) -> Any:
@@ -95,8 +95,8 @@ CALLS: list[tuple[str, Callable[[Client, int, Path], Any]]] = [
     ("wait", lambda c, n, to: c.wait("a")),
     ("pull", lambda c, n, to: c.pull("a", to / f"adapter{n}")),
     ("pull", lambda c, n, to: c.pull("a", to / f"no{n}", version=9)),
-    ("pause", lambda c, n, to: c.pause(f"slow-{n}", "a while")),
-    ("resume", lambda c, n, to: resumed(c, n)),
+    ("pause", lambda c, n, to: controlled(c, n, lambda task: c.pause(task, "a while"), "paused")),
+    ("resume", lambda c, n, to: controlled(c, n, c.resume, "running")),
     ("delete", lambda c, n, to: c.delete(f"slow-{n}")),
     ("cancel", lambda c, n, to: c.cancel(f"slow-a{n}", "enough")),
     ("wait", lambda c, n, to: c.wait(f"slow-a{n}")),
