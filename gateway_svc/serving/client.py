@@ -17,7 +17,7 @@ from common.errors import MarlaasError, Reject, StreamFull, Unavailable
 from common.messages import CancelServing, Failure, Served, ServedAttempt, ServedDelta, ServeRequest, ServingEnded
 from common.periodic import run_forever
 from gateway_svc.serving.pools import Restarts
-from gateway_svc.serving.progress import SILENT_S, Buffer, Given, Progress
+from gateway_svc.serving.progress import Buffer, Given, Progress
 from gateway_svc.serving.reports import Reports, report_of
 from gateway_svc.serving.stream_quota import MAX_STREAMS, MAX_WAITING_BYTES, Reservation, SendWindow, StreamQuota, TooManyStreams
 from gateway_svc.serving.texts import Texts
@@ -41,7 +41,7 @@ class _Stream:
     request: ServeRequest
     """Message of the current attempt."""
     room: Reservation
-    progress: Progress
+    progress: Progress = field(default_factory=Progress)
     buffer: Buffer = field(default_factory=Buffer)
     given: Given = field(default_factory=Given)
     unheard: int = 0
@@ -68,16 +68,11 @@ class Serving:
         *,
         max_streams: int = MAX_STREAMS,
         max_waiting_bytes: int = MAX_WAITING_BYTES,
-        silent_s: float = SILENT_S,
     ) -> None:
-        """`gateway`: this replica's name. Its reports in the bucket `replicas` must have the same name, or samplers end its requests.
-
-        `silent_s`: as in `Progress`.
-        """
+        """`gateway`: this replica's name. Its reports in the bucket `replicas` must have the same name, or samplers end its requests."""
         self._bus = bus
         self.gateway = gateway
         self._room = StreamQuota(max_streams, max_waiting_bytes)
-        self._silent_s = silent_s
         self._streams: dict[str, _Stream] = {}
         self._listens = asyncio.Event()
         self._turns = SendWindow()
@@ -122,7 +117,7 @@ class Serving:
         if request.request in self._streams:
             raise Reject(f"request {request.request} is running already")
         body = request.encode()
-        stream = self._streams[request.request] = _Stream(request, self._room.enter(request.tenant, len(body)), Progress(self._silent_s))
+        stream = self._streams[request.request] = _Stream(request, self._room.enter(request.tenant, len(body)))
         end_turn: Callable[[], None] | None = None
         try:
             await self._listens.wait()

@@ -21,9 +21,7 @@ ID_BYTES = 4
 
 
 class Progress:
-    def __init__(self, silent_s: float = SILENT_S) -> None:
-        """`silent_s`: seconds of silence after which a replica counts as dead."""
-        self._silent_s = silent_s
+    def __init__(self) -> None:
         self.attempt = 0
         self.ids = b""
         """Token ids so far, (N,) int32."""
@@ -62,7 +60,7 @@ class Progress:
 
     def is_silent(self, now_s: float) -> bool:
         """Whether the attempt's replica counts as dead."""
-        return self.replica is not None and now_s - self._seen_s > self._silent_s
+        return self.replica is not None and now_s - self._seen_s > SILENT_S
 
 
 class Buffer:

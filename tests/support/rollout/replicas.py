@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -184,9 +185,11 @@ async def expected(request: ServeRequest) -> list[int]:
 
 @asynccontextmanager
 async def performing(bus: Bus, *, reports: bool = True, silent_s: float = PATIENT_S, **options: Any) -> AsyncIterator[Stage]:
-    client = Client(bus, "g0", silent_s=silent_s, **options)
+    """`silent_s`: seconds of silence after which the gateway takes a replica for dead."""
+    client = Client(bus, "g0", **options)
     stage = Stage(bus, client)
     async with AsyncExitStack() as stack:
+        stack.enter_context(patch("gateway_svc.serving.progress.SILENT_S", silent_s))
         if reports:
             await stack.enter_async_context(at_work(report_replica(bus, lambda: ReplicaReport(replica="g0", service="gateway"))))
         await stack.enter_async_context(at_work(client.run()))
