@@ -17,7 +17,9 @@ from env_svc.sandboxes.sandbox import MIB, Bounds, CapturedOutput, OutputLimitEx
 
 FIRST_USER = 2_000_000
 """First user id of runs if the service is root; ids of system users and containers are far lower."""
+PROCESSES = 256
 USERS_OF_A_PROCESS = 256
+"""User ids of one process's runs. Processes whose ids are equal modulo PROCESSES share theirs."""
 SCRATCH_BYTES = 16 * MIB
 START_TIMEOUT_S = 20.0
 CHUNK_BYTES = 64 * 1024
@@ -101,8 +103,8 @@ def visible_paths() -> list[str]:
 
 
 def users(runs: int) -> range:
-    """User ids of concurrent runs. Replicas on one machine share none: the kernel counts processes by user."""
-    first = FIRST_USER + os.getpid() % 256 * USERS_OF_A_PROCESS
+    """User ids of concurrent runs, others than those of other replicas on this machine: the kernel counts processes by user."""
+    first = FIRST_USER + os.getpid() % PROCESSES * USERS_OF_A_PROCESS
     return range(first, first + runs)
 
 

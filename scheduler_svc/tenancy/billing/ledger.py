@@ -57,7 +57,7 @@ _FORGIVE = Statement(
 
 
 async def forgive(connection: AsyncConnection, found: Collection[GroupKey]) -> None:
-    """Set `paid_by` of these groups' entries to `nobody`. The groups were complete before they became void; their tasks are locked."""
+    """Exempt these groups' entries from payment. The groups were complete before they became void; their tasks are locked."""
     if found:
         await _FORGIVE.run(connection, keys(found))
 
