@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import time
@@ -50,6 +51,57 @@ async def test_a_part_that_exceeds_its_time_is_ended_with_all_its_processes_and_
     assert found == {"steps": 3}
     assert [one.name for one in phases] == ["measured"]
     assert phases[0].ended_s - phases[0].began_s > 5
+
+
+PARTS_IN_PLACE = """
+import sys
+from bench import gpu
+sys.executable = sys.argv[1]
+gpu.main([*sys.argv[3:], "--small", "--work", sys.argv[2]])
+"""
+
+
+def started(folder: Path, script: str, *given: str) -> "subprocess.Popen[str]":
+    """`bench.gpu` with these options, each of whose parts is the shell's `script`; its results are in `folder`, with all else."""
+    (folder / "small").mkdir()
+    (folder / "small" / "chat_template.jinja").touch()  # no model is made
+    program = folder / "python"
+    program.write_text(f'#!/bin/sh\ncase $1 in -m) {script};; *) exec {sys.executable} "$@";; esac\n')
+    program.chmod(0o755)
+    env = os.environ | {"BENCH_RESULTS": str(folder), "BENCH_COMMIT": "abc"}
+    command = [sys.executable, "-c", PARTS_IN_PLACE, str(program), str(folder), *given]
+    return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
+
+
+async def test_a_part_that_sigterm_ends_with_the_program_keeps_what_it_measured_and_is_repeated(tmp_path: Path) -> None:
+    """`timeout` sends SIGTERM to `bench.gpu` alone. The next part does not start."""
+    notes = tmp_path / "canary.jsonl"
+    process = started(tmp_path, """echo '{"found": {"steps": 3}}' > $BENCH_PART; sleep 600""", "canary", "demo")
+    await eventually(notes.exists, 120)
+    process.terminate()
+    assert process.wait(120) == 1
+    assert not gpu.marked(notes)
+    result = json.loads((tmp_path / "gpu-canary.json").read_text())
+    assert (result["failed"], result["complete"], result["found"]) == ("ended by SIGTERM", False, {"steps": 3})
+    assert not (tmp_path / "demo.jsonl").exists()
+    assert not gpu.is_there(gpu.PARTS[0], {}, "abc", small=True, folders=[tmp_path])
+
+
+def test_a_part_that_fails_is_a_result_and_the_next_one_runs(tmp_path: Path) -> None:
+    """The first dies without a word, as of the kernel's lack of memory."""
+    process = started(tmp_path, "case $2 in bench.canary) kill -9 $$;; esac", "canary", "demo")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 1
+    first, second = (json.loads((tmp_path / f"gpu-{name}.json").read_text()) for name in ("canary", "demo"))
+    assert (first["failed"], first["complete"]) == ("ended with status -9 and said nothing", False)
+    assert ("failed" in second, second["complete"]) == (False, True)
+    assert "ended with status -9 and said nothing" in output
+
+
+def test_no_part_starts_whose_end_could_be_too_late(tmp_path: Path) -> None:
+    """It has its time, two signals' grace, and the driver's."""
+    process = started(tmp_path, "true", "canary", "--limit", "10", "--within", "39.9")
+    assert "canary: not started" in process.communicate(timeout=120)[0]
 
 
 def test_a_part_that_ends_by_itself_gives_its_status(tmp_path: Path) -> None:
@@ -164,19 +216,3 @@ def test_gain_is_over_the_prompts_that_all_tasks_have_answered_twice() -> None:
 def test_a_run_without_a_step_is_no_measurement() -> None:
     with pytest.raises(BenchError, match="no step was trained within 60 s"):
         curve.figures(PolicyRun("asynchronous", 1, 0.0, {"a": 60.0}, frozenset({"a"}), [], [], 1, {}, 0.0))
-
-
-def test_ending_the_program_ends_its_part(tmp_path: Path) -> None:
-    """`timeout` sends SIGTERM to `bench.gpu` alone, which raises SystemExit where it waits for a part."""
-    given = ["canary", "--small", "--within", "0", "--work", str(tmp_path)]
-    program = f"""
-import os, signal
-from bench import gpu
-try:
-    gpu.main({given})
-except SystemExit:
-    os.kill(os.getpid(), signal.SIGTERM)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert "not started" in done.stdout
-    assert done.stderr.strip().endswith("bench.gpu: ended by SIGTERM")
