@@ -17,6 +17,9 @@ from bench.harness import part, report
 from bench.harness.measures import driver
 from bench.harness.models import write_model
 from bench.harness.services import BenchError
+from common.evaluation import Asked, EvaluationReport, packed
+from marlaas.reporting.progress import Progress
+from marlaas.task_file import read_task
 from tests.support.env.replicas import lives
 from tests.support.paths import ROOT
 from tests.support.waiting import eventually
@@ -107,6 +110,33 @@ def test_no_part_starts_whose_end_could_be_too_late(tmp_path: Path) -> None:
 def test_a_part_that_ends_by_itself_gives_its_status(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"], start_new_session=True)
     assert gpu.ended(process, 30.0, tmp_path / "none.jsonl") == 3
+
+
+IN_ORDER = """
+import pathlib, sys, time
+from bench.harness import part
+part.end_in_order()
+try:
+    with part.phase("measured"):
+        print("started", flush=True)
+        time.sleep(600)
+finally:
+    part.keep_logs(pathlib.Path(sys.argv[1]))
+"""
+
+
+def test_a_stack_s_program_whose_time_is_over_leaves_its_phases_and_keeps_its_logs(tmp_path: Path) -> None:
+    notes, logs = tmp_path / "demo.jsonl", tmp_path / "stack" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "rollout.log").write_text("no memory")
+    command, env = [sys.executable, "-c", IN_ORDER, str(logs)], os.environ | {part.FILE: str(notes)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, env=env) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"started\n"
+        process.terminate()
+    _, ((name, began_s, ended_s),) = part.read(notes, 0.0)
+    assert name == "measured" and ended_s >= began_s
+    assert (tmp_path / "demo.logs" / "rollout.log").read_text() == "no memory"
 
 
 def test_a_line_that_was_cut_off_is_left_out_and_later_results_replace_earlier_ones(tmp_path: Path) -> None:
@@ -211,6 +241,24 @@ def test_gain_is_over_the_prompts_that_all_tasks_have_answered_twice() -> None:
     assert found is not None
     assert (found["mean"], found["prompts"]) == (0.625, 2)
     assert stack.gain([]) is None
+
+
+def test_gain_is_until_the_last_version_in_which_every_task_was_evaluated() -> None:
+    """A part ended by its time leaves tasks at different versions."""
+    spec = read_task(stack.EXAMPLE / "compose.toml")
+    asked = Asked(environment="compose", options="", weights="", seed=0, temperature=0.0)
+
+    def task(name: str, *rewards: float) -> Progress:
+        reports = {
+            25 * place: EvaluationReport(version=25 * place, reward=reward, asked=asked, by_prompt=packed({0: reward}, 1))
+            for place, reward in enumerate(rewards)
+        }
+        return Progress(name, spec.model_copy(update={"name": name}), evaluations={stack.HELD_OUT: reports} if reports else {})
+
+    found = stack.gained([task("a", 0.0, 0.5, 1.0), task("b", 0.0, 0.5)])["held_out_gain"]
+    assert (found["mean"], found["prompts"]) == (0.5, 1)
+    assert stack.gained([task("a", 0.0, 0.5), task("b", 0.0)])["held_out_gain"] is None
+    assert stack.gained([task("a", 0.0, 0.5), task("b")])["held_out_gain"] is None
 
 
 def test_a_run_without_a_step_is_no_measurement() -> None:
