@@ -8,10 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
-from bench import curve, gpu, stack
+from bench import canary, curve, gpu, stack
 from bench.agentic import PolicyRun
 from bench.harness import part, report
 from bench.harness.measures import driver
@@ -20,6 +21,7 @@ from bench.harness.services import BenchError
 from common.evaluation import Asked, EvaluationReport, packed
 from marlaas.reporting.progress import Progress
 from marlaas.task_file import read_task
+from rollout_svc.engine.config import Tolerance
 from tests.support.env.replicas import lives
 from tests.support.paths import ROOT
 from tests.support.waiting import eventually
@@ -259,6 +261,24 @@ def test_gain_is_until_the_last_version_in_which_every_task_was_evaluated() -> N
     assert (found["mean"], found["prompts"]) == (0.5, 1)
     assert stack.gained([task("a", 0.0, 0.5), task("b", 0.0)])["held_out_gain"] is None
     assert stack.gained([task("a", 0.0, 0.5), task("b")])["held_out_gain"] is None
+
+
+@pytest.mark.parametrize(
+    ("got_b", "wrong"),
+    [
+        (-2.03, []),
+        (-2.2, ["above the tolerance: b"]),
+        (-1.99, ["nearer to another's canary: b as a"]),
+        (float("nan"), ["above the tolerance: b", "nearer to another's canary: b as a"]),
+    ],
+)
+def test_adapters_that_the_tolerance_cannot_tell_apart_must_be_nearest_to_their_own_canaries(got_b: float, wrong: list[str]) -> None:
+    """With random weights in bfloat16 small adapters differ by less than the tolerance: none is wrong for that."""
+    expected = {name: np.full(95, value, np.float32) for name, value in (("a", -2.0), ("b", -2.05), ("c", -4.0))}
+    got = expected | {"b": np.full(95, got_b, np.float32)}
+    found = canary.compared(expected, got, expected, Tolerance(max=0.1, mean=0.1))
+    assert found["wrong"] == [f"together, {one}" for one in wrong]
+    assert (found["alike"], found["other"]) == (1, pytest.approx([0.05, 0.05], abs=1e-6))
 
 
 def test_a_run_without_a_step_is_no_measurement() -> None:
