@@ -24,6 +24,8 @@ from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from typing import Any
 
+import psutil
+
 from bench.charts.policy_tables import POLICIES
 from bench.harness import part, report
 from bench.harness.keys import measuring, operator
@@ -179,6 +181,8 @@ async def observed(stack: Stack, policy: str, specs: Sequence[TaskSpec], groups:
             machine_cpu_s = cores.machine_cpu_s() - machine_before
     except ClientError as error:
         raise BenchError(str(error)) from None
+    except psutil.NoSuchProcess as error:
+        raise BenchError(f"a service has ended while it was measured (its log says why): {error}") from None
     spans = [span for span in sampled_spans(heard) if span.task in names]
     sampled = [replace(span, task=names[span.task]) for span in spans]
     return PolicyRun(policy, len(specs), submitted_s, ended, unfinished, steps, sampled, groups, cpu, machine_cpu_s)

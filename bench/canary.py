@@ -2,7 +2,7 @@
 
 Random adapters of four ranks and three sizes. The trainer computes the log-probabilities of its canary under each; the engine
 computes them under one adapter at a time, and then under all at once, where kernels for mixed adapters could confuse two. Prints
-JSON. The exit status is 1 when a difference is above the sampler's tolerance, or one adapter's canary would pass for another's.
+JSON. The exit status is 1 when a difference is above the sampler's tolerance, or a canary is nearer to another adapter's than to its own.
 `--pools FILE --pool NAME` takes another base model than the tiny one.
 """
 
@@ -11,8 +11,9 @@ import asyncio
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from bench.harness import part
 from bench.harness.report import ROOT
 from common.pools import Pool, read_pools
 from common.spec import Lora
-from rollout_svc.engine.config import EngineSettings
+from rollout_svc.engine.config import EngineSettings, Tolerance
 from rollout_svc.engine.engine import Engine
 from trainer_svc.model.adapter import initial_adapter, write_adapter
 from trainer_svc.model.packing import Row, collate
@@ -41,7 +42,7 @@ def main() -> None:
     found = asyncio.run(differences(pool, options.device, options.adapters))
     part.keep(found)
     print(json.dumps(found, indent=1))
-    sys.exit(0 if found["is_right"] else 1)
+    sys.exit(f"bench.canary: {'; '.join(found['wrong'])}" if found["wrong"] else 0)
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
@@ -56,7 +57,9 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 async def differences(pool: Pool, device: str, adapters: int) -> dict[str, Any]:
-    """`alone`, `together`: adapter → [largest, mean] difference per token in nats; `other`: the minima for another's canary."""
+    """`alone`, `together`: adapter → [largest, mean] difference per token in nats; `other`: the minima for another's canary; `alike`: pairs
+    of adapters that differ by less than the tolerance, which it cannot tell apart.
+    """
     with tempfile.TemporaryDirectory(prefix="marlaas-canary-") as name:
         folder = Path(name)
         with part.phase("trainer"):
@@ -76,18 +79,26 @@ async def differences(pool: Pool, device: str, adapters: int) -> dict[str, Any]:
         finally:
             with part.phase("stop"):
                 engine.process.close()
-    allowed = engine.canary_tolerance
-    found = {
-        "alone": {adapter: apart(alone[adapter], expected[adapter]) for adapter in expected},
-        "together": {adapter: apart(together[adapter], expected[adapter]) for adapter in expected},
-        "other": [
-            min(apart(alone[one], expected[other])[place] for one in expected for other in expected if one != other) for place in (0, 1)
-        ],
-    }
-    own = [*found["alone"].values(), *found["together"].values()]
-    passes = all(largest <= allowed.max and mean <= allowed.mean for largest, mean in own)
-    mistaken = found["other"][0] <= allowed.max and found["other"][1] <= allowed.mean
-    return {"adapters": adapters, "allowed": [allowed.max, allowed.mean], "is_right": passes and not mistaken} | found
+    return {"adapters": adapters} | compared(alone, together, expected, engine.canary_tolerance)
+
+
+Logprobs = Mapping[str, np.ndarray]
+"""Adapter → log-probabilities of the canary under it (T,)."""
+
+
+def compared(alone: Logprobs, together: Logprobs, expected: Logprobs, allowed: Tolerance) -> dict[str, Any]:
+    """The engine's against the trainer's; `wrong`: what must not be."""
+    others = [apart(alone[one], expected[other]) for one, other in permutations(expected, 2)]
+    found: dict[str, Any] = {"allowed": [allowed.max, allowed.mean], "wrong": []}
+    for name, got in (("alone", alone), ("together", together)):
+        found[name] = {adapter: apart(got[adapter], expected[adapter]) for adapter in expected}
+        if beyond := [adapter for adapter in expected if allowed.excess(got[adapter], expected[adapter])]:
+            found["wrong"].append(f"{name}, above the tolerance: {', '.join(beyond)}")
+        nearest = {one: min(expected, key=lambda other, one=one: np.abs(got[one] - expected[other]).mean()) for one in expected}
+        if mistaken := [f"{one} as {other}" for one, other in nearest.items() if one != other]:
+            found["wrong"].append(f"{name}, nearer to another's canary: {', '.join(mistaken)}")
+    alike = sum(allowed.excess(expected[one], expected[other]) is None for one, other in combinations(expected, 2))
+    return found | {"other": [min(each) for each in zip(*others, strict=True)], "alike": alike}
 
 
 def trainer_logprobs(pool: Pool, device: str, adapters: int, folder: Path) -> tuple[list[int], dict[str, np.ndarray]]:

@@ -17,9 +17,9 @@
 stopped and resumed. Without git, `BENCH_COMMIT` names the commit.
 
 Each part is a session of its own. What exceeds its time is ended with all its processes; what it had measured is kept, with
-`complete: false`. After each the driver must have its memory back. Parts on `{model}` and the pool `bench` have a base model of
-Qwen3-0.6B's shape with random weights, made on the spot. Without a GPU small models take their place, and the result says what that
-cannot show.
+`complete: false`, also when SIGTERM ends this program: that part is repeated. Logs of a part, and of its stack's services, are in `--work`.
+After each part the driver must have its memory back. Parts on `{model}` and the pool `bench` have a base model of Qwen3-0.6B's
+shape with random weights, made on the spot. Without a GPU small models take their place, and the result says what that cannot show.
 """
 
 import argparse
@@ -51,6 +51,9 @@ from marlaas.stack import placement
 LIMIT_S = 120.0
 GRACE_S = 10.0
 """Seconds between SIGTERM and SIGKILL, and until the driver has a part's memory back."""
+AFTER_S = 3 * GRACE_S
+"""Maximum seconds that a part takes besides its time: two signals, and the driver."""
+ENDED = "ended by SIGTERM"
 LEFT_MIB = 64.0
 """Maximum memory of the GPU that may be in use after a part and not before it: another process's noise."""
 MAX_STEP_SHARE = 1.1
@@ -127,7 +130,7 @@ NAMES = tuple(one.name for one in PARTS)
 
 def main(given: Sequence[str] | None = None) -> None:
     options = arguments(given)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench.gpu: ended by SIGTERM"))  # not before the part that runs
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(f"bench.gpu: {ENDED}"))  # not before the part that runs
     small = options.small or not placement.this_machine().gpus
     machine = this_machine()
     if not report.commit():
@@ -137,13 +140,17 @@ def main(given: Sequence[str] | None = None) -> None:
         if not options.again and is_there(part, machine, report.commit(), small=small):
             print(f"{part.name}: is there", flush=True)
             continue
-        if time.monotonic() - began + options.limit + GRACE_S > options.within:
+        paths = prepared(options.work, small=small)
+        if time.monotonic() - began + options.limit + AFTER_S > options.within:
             print(f"{part.name}: not started, {options.within:.0f} s would be over", flush=True)
             break
-        result = run(part, options, prepared(options.work, small=small), small=small)
-        path = report.write(f"gpu-{part.name}", {"machine": machine | report.machine(), **result}, MEASURES)
+        present = machine | report.machine()
+        result = run(part, options, paths, small=small)
+        path = report.write(f"gpu-{part.name}", {"machine": present, **result}, MEASURES)
         print(f"{part.name}: {result['seconds']}, {result.get('failed', 'well').splitlines()[-1]}: {path}", flush=True)
         failed += [part.name] * ("failed" in result)
+        if result.get("failed") == ENDED:
+            break
     sys.exit(f"bench.gpu: failed: {', '.join(failed)}" if failed else 0)
 
 
@@ -176,9 +183,12 @@ def this_machine() -> dict[str, Any]:
 
 
 def is_there(part: Part, machine: dict[str, Any], commit: str, *, small: bool, folders: Sequence[Path] = FOLDERS) -> bool:
-    """Whether a result of this commit, machine and size is there, complete or not. An unknown or changed commit equals none."""
+    """Whether a result of this commit, machine and size is there, complete or not, of a part that was given its time. An unknown or changed
+    commit equals none.
+    """
     paths = [path for folder in folders if (path := folder / f"gpu-{part.name}.json").exists()]
     found = [json.loads(path.read_text()) for path in paths if commit and not commit.endswith("-dirty")]
+    found = [one for one in found if one.get("failed") != ENDED]
     return any((one["commit"], one["small"]) == (commit, small) and machine.items() <= one["machine"].items() for one in found)
 
 
@@ -227,24 +237,30 @@ def run(part: Part, options: argparse.Namespace, paths: dict[str, str], *, small
     return result
 
 
-def objection(status: int | None, log: Path, result: dict[str, Any]) -> str | None:
-    """Why a part failed. `status`: of its process; None: it exceeded its time."""
+def objection(status: int | str | None, log: Path, result: dict[str, Any]) -> str | None:
+    """Why a part failed. `status`: as from `ended`."""
+    if status == ENDED:
+        return ENDED
     if status is None:
         return f"not done within {result['limit_s']:.0f} s"
     if status:
-        return log.read_text(errors="replace").strip()[-1500:]
+        return log.read_text(errors="replace").strip()[-1500:] or f"ended with status {status} and said nothing"
     if result["left_mib"] > LEFT_MIB:
         return f"{result['left_mib']:.0f} MiB of the device's memory are still in use"
     over = [] if result["small"] else [row for row in result["found"].get("rows", ()) if row.get("measured_share", 0.0) > MAX_STEP_SHARE]
     return f"steps exceed their estimate: {over}" if over else None
 
 
-def ended(process: "subprocess.Popen[bytes]", limit_s: float, notes: Path, grace_s: float = GRACE_S) -> int | None:
-    """Exit status of a part, after which none of its processes is left; None if it was ended after `limit_s`."""
+def ended(process: "subprocess.Popen[bytes]", limit_s: float, notes: Path, grace_s: float = GRACE_S) -> int | str | None:
+    """Exit status of a part, after which none of its processes is left; None if it was ended after `limit_s`, and `ENDED` if this process
+    was to end before.
+    """
     try:
         return process.wait(limit_s)
     except subprocess.TimeoutExpired:
         return None
+    except SystemExit:
+        return ENDED
     finally:
         for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError):

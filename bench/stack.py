@@ -10,8 +10,10 @@
 import argparse
 import asyncio
 import json
+import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from bench.harness.services import BenchError, local_stack, run_or_exit
 from bench.learning.arms import EXAMPLE, HELD_OUT
 from bench.learning.intervals import over_seeds_and_prompts
 from common.spec import TaskSpec
+from common.task_states import ENDED
 from marlaas.reporting.progress import Progress
 from marlaas.stack.state_files import Stack
 from marlaas.task_file import read_task
@@ -58,20 +61,21 @@ def main() -> None:
         }
         part.keep(result)
         result |= asyncio.run(trained(stack, specs))
+    part.keep(result)
     print(json.dumps({"machine": machine()} | result, indent=2))
 
 
 def seeded(spec: TaskSpec, seed: int, options: argparse.Namespace) -> TaskSpec:
-    """The task with another seed, evaluated before its first step and after its last by the held-out protocol alone."""
+    """The task with another seed, evaluated before its first step, halfway and after its last by the held-out protocol alone."""
     protocols = tuple(one for one in spec.evaluation.protocol if one.name == HELD_OUT)
     algorithm = spec.algorithm.model_copy(update={"groups_per_step": options.groups or spec.algorithm.groups_per_step})
-    evaluation = spec.evaluation.model_copy(update={"every": options.steps, "protocol": protocols})
+    evaluation = spec.evaluation.model_copy(update={"every": max(1, options.steps // 2), "protocol": protocols})
     own = {"name": f"seed-{seed}", "tenant": f"tenant-{seed}", "seed": seed, "steps": options.steps}
     return spec.model_copy(update={**own, "algorithm": algorithm, "evaluation": evaluation})
 
 
 async def trained(stack: Stack, specs: Sequence[TaskSpec]) -> dict[str, Any]:
-    """Train the tasks together. Raises: BenchError when one does not finish."""
+    """Train the tasks together, in a part of `bench.gpu` for as long as it has time. Raises: BenchError when one fails."""
     peak: dict[str, int] = {}
     async with operator(stack) as client:
         submitted_s = time.time()
@@ -84,21 +88,28 @@ async def trained(stack: Stack, specs: Sequence[TaskSpec]) -> dict[str, Any]:
                 await asyncio.sleep(SAMPLE_S)
 
         sampling = asyncio.create_task(sample())
-        async for event in client.watch(*tasks):
-            tasks[event.task].apply(event)
-            part.keep(figures(list(tasks.values()), submitted_s))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(part.left_s(math.inf)):
+                async for event in client.watch(*tasks):
+                    tasks[event.task].apply(event)
+                    part.keep(figures(list(tasks.values()), submitted_s))
+                    if event.event == "evaluation":
+                        part.keep(gained(list(tasks.values())))
         sampling.cancel()
-    if failed := [f"{one.task} {one.state}: {one.reason}" for one in tasks.values() if one.state != "finished"]:
+    if failed := [f"{one.task} {one.state}: {one.reason}" for one in tasks.values() if one.state in ENDED and one.state != "finished"]:
         raise BenchError("; ".join(failed))
-    return figures(list(tasks.values()), submitted_s) | {"peak_mib": peak, "peak_total_mib": peak["total"]}
+    if not any(one.steps for one in tasks.values()):
+        raise BenchError(f"no step was trained within {time.time() - submitted_s:.0f} s")
+    complete = all(one.state == "finished" for one in tasks.values())
+    found = figures(list(tasks.values()), submitted_s) | gained(list(tasks.values()))
+    return found | {"complete": complete, "peak_mib": peak, "peak_total_mib": peak.get("total")}
 
 
 def figures(tasks: Sequence[Progress], submitted_s: float) -> dict[str, Any]:
-    """Figures of all steps and evaluations until now, by task."""
+    """Figures of all steps until now, by task."""
     steps = [step for one in tasks for step in one.steps]
     took_s = max((step.at_s - submitted_s for step in steps), default=1.0)
     first_s = [step.first_sampled_s - submitted_s for step in steps if step.first_sampled_s is not None]
-    evaluated = {one.spec.name: sorted(one.evaluations[HELD_OUT].items()) for one in tasks if HELD_OUT in one.evaluations}
     return {
         "first_token_s": round(min(first_s), 1) if first_s else None,
         "first_step_s": {one.spec.name: round(one.steps[0].at_s - submitted_s, 1) for one in tasks if one.steps},
@@ -107,10 +118,17 @@ def figures(tasks: Sequence[Progress], submitted_s: float) -> dict[str, Any]:
         "all_steps_s": round(took_s, 1),
         "steps_per_s": round(len(steps) / took_s, 2),
         "sampled_tokens_per_s": round(sum(step.sampled_tokens for step in steps) / took_s),
-        "held_out": {name: {version: found.reward for version, found in each} for name, each in evaluated.items()},
-        "held_out_gain": gain(
-            [(each[0][1].rewards_by_prompt(), each[-1][1].rewards_by_prompt()) for each in evaluated.values() if each[1:]]
-        ),
+    }
+
+
+def gained(tasks: Sequence[Progress]) -> dict[str, Any]:
+    """Held-out rewards by task and version, and the gain until the last version in which all tasks were evaluated."""
+    evaluated = {one.spec.name: one.evaluations[HELD_OUT] for one in tasks if HELD_OUT in one.evaluations}
+    common = set[int].intersection(*map(set[int], evaluated.values())) if len(evaluated) == len(tasks) else set[int]()
+    ends = [(each[min(common)], each[max(common)]) for each in evaluated.values() if len(common) > 1]
+    return {
+        "held_out": {name: {version: found.reward for version, found in sorted(each.items())} for name, each in evaluated.items()},
+        "held_out_gain": gain([(first.rewards_by_prompt(), last.rewards_by_prompt()) for first, last in ends]),
     }
 
 

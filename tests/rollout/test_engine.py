@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,16 @@ async def test_logprobs_under_an_adapter_are_those_of_peft(engine: Engine, oracl
         assert np.abs(under_adapter - expected(oracle, PROMPT, sampled, None, temperature)).max() > 0.1
     finally:
         await engine.unload(name)
+
+
+async def test_adapters_of_the_check_of_invariance_differ_from_the_base_model_and_from_each_other(engine: Engine) -> None:
+    """Else the check says nothing of their kernels. They are gone afterwards."""
+    before = await engine.loaded()
+    async with engine._random_adapters() as names:
+        base, *others = [np.asarray(await engine.prompt_logprobs(PROMPT, name)) for name in (None, *names)]
+    assert len(others) == 2
+    assert min(np.abs(one - other).max() for one, other in combinations([base, *others], 2)) > 0.1
+    assert await engine.loaded() == before
 
 
 async def test_same_seed_gives_same_tokens_and_others_differ(engine: Engine) -> None:

@@ -59,19 +59,19 @@ async def test_unknown_pool_names_those_that_there_are(bus: Bus, nats_url: str, 
 
 
 class Dependent(Engine):
-    """An engine whose log-probabilities depend on the number of requests in flight; the base model's `base` times as much."""
+    """An engine whose log-probabilities depend on the number of requests in flight, by these factors."""
 
-    def __init__(self, settings: EngineSettings, base: float) -> None:
+    def __init__(self, settings: EngineSettings, base: float, adapters: float) -> None:
         process = EngineProcess(settings, cpu=True)
         process.llm = SimpleNamespace(errored=False, **dict.fromkeys(("collective_rpc", "remove_lora", "list_loras"), nothing))
         super().__init__(process)
-        self._base = base
+        self._factors = base, adapters
         self._in_flight = 0
 
     async def sample(self, request: SampleRequest) -> Sampled:
         self._in_flight += 1
         await asyncio.sleep(0)
-        found = Sampled([1], [-1.0 - 1e-7 * self._in_flight * (self._base if request.adapter is None else 1.0)], "length")
+        found = Sampled([1], [-1.0 - 1e-7 * self._in_flight * self._factors[request.adapter is not None]], "length")
         self._in_flight -= 1
         return found
 
@@ -81,15 +81,15 @@ async def nothing(*_: object, **__: object) -> list[None]:
     return [None]
 
 
-@pytest.mark.parametrize("base", [0.0, 1.0])
-async def test_pool_that_demands_invariance_is_refused_where_the_engine_has_none(base: float) -> None:
-    """Also where adapters alone have none."""
+@pytest.mark.parametrize(("base", "adapters"), [(1.0, 0.0), (0.0, 1.0)])
+async def test_pool_that_demands_invariance_is_refused_where_the_engine_has_none(base: float, adapters: float) -> None:
+    """Also where the base model alone has none, or adapters alone."""
     settings = EngineSettings.of(POOL, device="cpu")
-    unsure = Dependent(settings, base)
+    unsure = Dependent(settings, base, adapters)
     await unsure.warm_up()
     assert not unsure.is_invariant
     with pytest.raises(Fatal, match="log-probabilities depend on what else is in its batch"):
-        await Dependent(replace(settings, invariant=True), base).warm_up()
+        await Dependent(replace(settings, invariant=True), base, adapters).warm_up()
 
 
 def test_cores_are_a_list_of_numbers_and_ranges(monkeypatch: pytest.MonkeyPatch) -> None:

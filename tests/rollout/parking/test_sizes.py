@@ -3,17 +3,26 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from common.bus import Bus
 from common.pools.memory import loaded_bytes
+from common.runtime.health import Health
+from common.runtime.service import Running
 from rollout_svc.accelerators.sizes import Capacity, Sizes, expected_sizes
 from rollout_svc.accelerators.tiers import Parking
 from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.engine import Engine
+from rollout_svc.engine.footprint import Extension
 from rollout_svc.engine.process import EngineProcess
+from rollout_svc.replica import Replica
+from rollout_svc.settings import RolloutSettings
 from tests.support.rollout.requests import POOL
 
 GPU_BYTES = 80 * 2**30
@@ -59,6 +68,26 @@ async def test_estimate_on_a_cpu_is_what_an_engine_has_that_is_awake(sleeper: En
     assert expected.cache == pytest.approx(cache, rel=0.03)
 
 
+class Worker(Extension):
+    """A worker of a model of 64 bytes and a cache of 128, whose graphs vLLM has estimated on a GPU."""
+
+    def __init__(self, graph_bytes: int | None) -> None:
+        model = torch.nn.Linear(4, 4, bias=False)
+        config = SimpleNamespace(compilation_config=SimpleNamespace(static_forward_context={}))
+        described = SimpleNamespace(get_vocab_size=lambda: 1000)
+        self.model_runner = SimpleNamespace(model=model, kv_caches=[torch.zeros(32)], vllm_config=config, model_config=described)
+        if graph_bytes is not None:
+            self.cudagraph_memory_estimate = graph_bytes
+
+
+@pytest.mark.parametrize(("graph_bytes", "held"), [(None, 64), (0, 64), (10**9, 64 + 10**9)])
+def test_graphs_of_a_gpu_count_with_the_weights_with_which_they_sleep(graph_bytes: int | None, held: int) -> None:
+    assert Worker(graph_bytes).marlaas_sizes() == (held, 128, 1000)
+    source = find_spec("vllm.v1.worker.gpu_worker")
+    assert source is not None and source.origin is not None
+    assert "self.cudagraph_memory_estimate = " in Path(source.origin).read_text(), "vLLM names it so"
+
+
 @pytest.mark.parametrize("stored", ["F32", "BF16"])
 def test_weights_count_in_the_precision_in_which_they_are_loaded(tmp_path: Path, stored: str) -> None:
     write_weights(tmp_path, **{stored: 1000, "I8": 70})
@@ -97,6 +126,19 @@ def test_cache_of_a_gpu_that_never_started_is_estimated_from_its_share() -> None
     tokens = Capacity(Engine(EngineProcess(settings, cpu=False)), GPU_BYTES).kv_tokens
     assert tokens == expected_sizes(settings, GPU_BYTES).cache // 1024
     assert Capacity(Engine(EngineProcess(settings, cpu=False))).kv_tokens == settings.sequences * settings.context_tokens < tokens
+
+
+async def test_parked_replica_on_a_gpu_offers_the_cache_of_its_share(
+    bus: Bus, nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARLAAS_NATS_URL", nats_url)
+    monkeypatch.setenv("MARLAAS_ROLLOUT_POOL", "tiny")
+    monkeypatch.setenv("MARLAAS_DATA_DIR", str(tmp_path))
+    settings = RolloutSettings.read()
+    assert isinstance(settings, RolloutSettings)
+    running, engine = Running(settings, bus, Health()), Engine(EngineProcess(EngineSettings.of(POOL), cpu=False))
+    replica = await Replica.of(running, POOL, engine, GPU_BYTES)
+    assert replica.capacity.kv_tokens == Capacity(engine, GPU_BYTES).kv_tokens > Capacity(engine).kv_tokens
 
 
 def test_share_that_is_smaller_than_the_weights_leaves_no_cache(tmp_path: Path) -> None:

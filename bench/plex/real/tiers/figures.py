@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from bench.harness import report
+from bench.harness import part, report
 from bench.harness.services import BenchError
 from bench.plex.real.tiers.orders import Executor
 from common.accelerators import Tier
@@ -21,7 +21,10 @@ SEED = 1
 def tiers(executor: Executor, cycles: int, closings: int) -> dict[str, Any]:
     """Each tier, then cycles; `tiers` and `cycles` of the executor's figures."""
     moves = Moves()
-    found = {tier: _tier(executor, tier, moves) for tier in (Tier.DEVICE, *CYCLED, Tier.NONE)}
+    found: dict[str, dict[str, Any]] = {}
+    for tier in (Tier.DEVICE, *CYCLED, Tier.NONE):
+        found[tier] = _tier(executor, tier, moves)
+        part.keep({"tiers": found})
     cycled = _cycles(executor, cycles, moves)
     for _ in range(closings - 1):
         moves.park(executor, Tier.NONE)
