@@ -73,7 +73,7 @@ def written(page: str, made: str) -> str:
 
 
 async def _run(folder: Path) -> dict[str, MutantCounts]:
-    with running_postgres(folder / "postgres") as port:
+    with running_postgres(folder) as port:
         made = await finish(port, migrated(port), folder / "finished")
         return await every_mutant(made, folder)
 
