@@ -13,6 +13,7 @@ sampling.template = { enable_thinking = false }
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -31,6 +32,16 @@ ALL_LAYERS = 10_000
 MaxRank = Literal[8, 16, 32, 64, 128, 256, 320, 512]
 
 
+@dataclass(frozen=True)
+class Goals:
+    """Latency goals of served requests."""
+
+    ttft_s: float
+    """Seconds from a request to its first token."""
+    tpot_s: float
+    """Mean seconds between its later tokens."""
+
+
 class Serving(BaseModel):
     """Capacity of a replica reserved for requests to versions, in addition to that for rollouts."""
 
@@ -40,9 +51,21 @@ class Serving(BaseModel):
     """Requests that one rollout replica answers concurrently; further requests wait."""
     adapters: int = Field(default=4, ge=1)
     """Maximum different adapters among these requests."""
+    ttft_ms: float | None = Field(default=None, gt=0)
+    """Goal for the time from a request to its first token. None, as for `tpot_ms`: no goals."""
+    tpot_ms: float | None = Field(default=None, gt=0)
+    """Goal for the mean time between later tokens of a reply."""
+    training_share: float = Field(default=0.1, ge=0, le=1)
+    """Minimum fraction of the engine's steps for rollouts while goals are missed."""
     thoughts: tuple[Annotated[str, Field(min_length=1)], Annotated[str, Field(min_length=1)]] | None = None
     """Markers around the model's reasoning, as `["<think>", "</think>"]`; answers then return it separately. None: it is part of the
     answer."""
+
+    @property
+    def goals(self) -> Goals | None:
+        if self.ttft_ms is None or self.tpot_ms is None:
+            return None
+        return Goals(self.ttft_ms / 1000, self.tpot_ms / 1000)
 
 
 class Pool(BaseModel):

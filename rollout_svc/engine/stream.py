@@ -12,6 +12,15 @@ from rollout_svc.engine.engine import Engine
 
 
 @dataclass(frozen=True)
+class RequestGoals:
+    """Deadlines of one request, by `time.monotonic()` of this host."""
+
+    first_due_s: float
+    tpot_s: float
+    """Goal for the mean time between later tokens."""
+
+
+@dataclass(frozen=True)
 class StreamRequest:
     """A `SampleRequest` with the settings of `ServedSampling`."""
 
@@ -34,6 +43,8 @@ class StreamRequest:
     """Tenant whose prefix cache is used: a shared cache would reveal other tenants' prompts. Empty: the shared cache."""
     task: str = ""
     """Task that its tokens are counted for; empty: none."""
+    goals: RequestGoals | None = None
+    """None: the pool has no latency goals."""
 
 
 @dataclass(frozen=True)
