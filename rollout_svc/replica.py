@@ -9,6 +9,7 @@ from typing import Any
 from common.accelerators.memory import driver_memory
 from common.blobs import Blobs
 from common.bus import Slots
+from common.goals import GoalTally
 from common.leases import Identity, PoolClocks, leased_executor, placed
 from common.messages import ReplicaReport
 from common.pools import Pool, chosen_pool
@@ -162,6 +163,7 @@ class Replica:
 
     def _report(self, busy: dict[str, float]) -> ReplicaReport:
         requests = self.serving.requests if self.serving else 0
+        goals = self.serving.tally.busy() if self.serving and self.serving.tally else {}
         return ReplicaReport(
             replica=self.running.settings.replica,
             service="rollout",
@@ -171,7 +173,7 @@ class Replica:
             invariant=self.engine.is_invariant,
             template_variables=sorted(self.chat.template_variables),
             takes_answers=self.chat.takes_answers,
-            busy={"sequences": self.rollout.sequences, "adapters": self.adapters.held, "serving": requests} | busy,
+            busy={"sequences": self.rollout.sequences, "adapters": self.adapters.held, "serving": requests} | goals | busy,
             serves=self.serving is not None,
         )
 
@@ -188,6 +190,8 @@ def _serving(running: Running[RolloutSettings], pool: Pool, engine: Engine, chat
         context_tokens=pool.context_tokens,
         thoughts=pool.serving.thoughts,
         engine=engine_name(engine),
+        goals=pool.serving.goals,
     )
     bus, slots = running.bus, Slots(TAKEN_PER_SEQUENCE * pool.serving.sequences)
-    return Serving(context, Replies(running.settings.replica, bus.requests.send), slots, bus.clock.now_s)
+    tally = GoalTally() if pool.serving.goals else None
+    return Serving(context, Replies(running.settings.replica, bus.requests.send), slots, bus.clock.now_s, tally)
