@@ -42,6 +42,8 @@ class Figures:
 
 RECORD = struct.Struct(f"=Q{len(fields(Figures))}dQ")
 """Sequence number, the fields of `Figures` in order, and the same sequence number. 0: nothing written yet."""
+NUMBER_BYTES = 8
+"""Length of a sequence number."""
 
 
 class FigureFile:
