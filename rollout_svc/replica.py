@@ -45,7 +45,8 @@ async def serve(running: Running[RolloutSettings]) -> None:
     pool = chosen_pool(settings.pool, settings.pools_file, "MARLAAS_ROLLOUT_POOL")
     running.health.detail = f"starting the engine for {pool.model}"
     named, pool = name_in_file(pool, settings.pools_file), await asyncio.to_thread(with_model_files, settings.pool, pool)
-    engine_settings = replace(EngineSettings.of(pool, device=settings.device, cores=settings.cores), named=named)
+    counts = settings.data_dir.absolute() / "figures" / settings.replica
+    engine_settings = replace(EngineSettings.of(pool, device=settings.device, cores=settings.cores), named=named, figures=counts)
     if settings.accelerator:
         await _serve_in_turns(running, pool, engine_settings)
     else:

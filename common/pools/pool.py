@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
 
 from common.accelerators import Tier
 from common.errors import Fatal, Reject
@@ -39,7 +39,7 @@ class Goals:
     ttft_s: float
     """Seconds from a request to its first token."""
     tpot_s: float
-    """Mean seconds between its later tokens."""
+    """Mean seconds from one further token to the next."""
 
 
 class Serving(BaseModel):
@@ -51,21 +51,25 @@ class Serving(BaseModel):
     """Requests that one rollout replica answers concurrently; further requests wait."""
     adapters: int = Field(default=4, ge=1)
     """Maximum different adapters among these requests."""
-    ttft_ms: float | None = Field(default=None, gt=0)
-    """Goal for the time from a request to its first token. None, as for `tpot_ms`: no goals."""
-    tpot_ms: float | None = Field(default=None, gt=0)
-    """Goal for the mean time between later tokens of a reply."""
-    training_share: float = Field(default=0.1, ge=0, le=1)
-    """Minimum fraction of the engine's steps for rollouts while goals are missed."""
     thoughts: tuple[Annotated[str, Field(min_length=1)], Annotated[str, Field(min_length=1)]] | None = None
     """Markers around the model's reasoning, as `["<think>", "</think>"]`; answers then return it separately. None: it is part of the
     answer."""
+    ttft_ms: float | None = Field(default=None, gt=0)
+    """Goal for the time to first token, in milliseconds; with `tpot_ms`. Rollouts are held back as far as it demands. None: no goals."""
+    tpot_ms: float | None = Field(default=None, gt=0)
+    """Goal for the mean time per further token, in milliseconds; with `ttft_ms`."""
+    training_share: float = Field(default=0.1, ge=0, le=1)
+    """Minimum fraction of rollouts' steps that they get although goals are missed for it."""
+
+    @model_validator(mode="after")
+    def _has_both_goals(self) -> "Serving":
+        if (self.ttft_ms is None) != (self.tpot_ms is None):
+            raise ValueError("give ttft_ms and tpot_ms both, or neither")
+        return self
 
     @property
     def goals(self) -> Goals | None:
-        if self.ttft_ms is None or self.tpot_ms is None:
-            return None
-        return Goals(self.ttft_ms / 1000, self.tpot_ms / 1000)
+        return Goals(self.ttft_ms / 1e3, self.tpot_ms / 1e3) if self.ttft_ms is not None and self.tpot_ms is not None else None
 
 
 class Pool(BaseModel):
