@@ -139,6 +139,11 @@ class Pool(BaseModel):
     """Defaults of the pool's tasks: keys and tables of a task file. They override the profile's."""
 
     @property
+    def stays_awake(self) -> bool:
+        """Whether its samplers have their accelerators to themselves, and stay awake without work."""
+        return self.serving is not None and bool(self.samplers_on) and not self.serve_parked
+
+    @property
     def samplers_on(self) -> tuple[str, ...]:
         """Shared accelerators of its samplers; empty if they have their own."""
         return self.generate_on or ((self.on,) if self.on is not None else ())

@@ -12,7 +12,7 @@ Supports vLLM 0.32 alone (`start.VLLM`). No vLLM type leaves this package.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -154,10 +154,11 @@ class Engine:
         if request_ids and self.process.llm is not None:
             await self.process.llm.abort(list(request_ids))
 
-    async def hand_back(self) -> None:
-        """Abort all requests inside the engine: each raises HandedBack in its caller. Requests at the gate stay."""
-        await self.abort(self.work.hand_back())
-        await self.work.idle.wait()
+    async def hand_back(self, request_ids: Collection[str] | None = None) -> None:
+        """Abort these requests, or all inside the engine: each raises HandedBack in its caller. Requests at the gate stay."""
+        await self.abort(self.work.hand_back(request_ids))
+        if request_ids is None:
+            await self.work.idle.wait()
 
     async def generate(
         self, request_id: str, ids: Sequence[int], params: Any, adapter: str | None, priority: int, apart: str = "", task: str = ""

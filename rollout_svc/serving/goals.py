@@ -5,7 +5,6 @@ from collections.abc import Callable
 from common.goals import Outcome
 from common.messages import ServeRequest
 from common.pools import Goals
-from rollout_svc.coserving.figures import Figures
 from rollout_svc.engine.stream import RequestGoals
 
 MAX_GAP = 4
@@ -72,16 +71,3 @@ class Watch:
         if not self._is_judged:
             self._is_judged = True
             self._count(outcome)
-
-
-def busy_of(figures: Figures) -> dict[str, float]:
-    """The engine's figures for the replica's report. Counts are since the engine's start."""
-    return {
-        "rollouts_held": figures.held,
-        "rollouts_preempted": figures.preempted,
-        "recomputed_tokens": figures.recomputed_tokens,
-        "plan_faults": figures.faults,
-        "step_time_error": figures.median_error,
-        "step_time_p95_error": figures.p95_error,
-        "goals_off": figures.goals_off,
-    }

@@ -12,8 +12,9 @@ from common.goals import GoalTally, Outcome
 from common.messages import ServeRequest
 from common.pools import Goals
 from rollout_svc.coserving.figures import Figures
+from rollout_svc.coserving.report import busy_of
 from rollout_svc.engine.stream import RequestGoals
-from rollout_svc.serving.goals import MAX_GAP, Watch, busy_of, goals_of
+from rollout_svc.serving.goals import MAX_GAP, Watch, goals_of
 from tests.common.message_samples import SAMPLES
 
 GOALS = Goals(ttft_s=0.1, tpot_s=0.01)
