@@ -1,0 +1,1 @@
+"""Serving under latency goals on the engines that sample rollouts."""
