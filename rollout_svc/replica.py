@@ -52,7 +52,8 @@ async def serve(running: Running[RolloutSettings]) -> None:
     _refuse_takes(settings, pool)
     named, pool = name_in_file(pool, settings.pools_file), await asyncio.to_thread(with_model_files, settings.pool, pool)
     seated = pool.model_copy(update={"serving": None}) if settings.takes == "rollouts" else pool
-    engine_settings = replace(EngineSettings.of(seated, device=settings.device, cores=settings.cores), named=named)
+    counts = settings.data_dir.absolute() / "figures" / settings.replica
+    engine_settings = replace(EngineSettings.of(seated, device=settings.device, cores=settings.cores), named=named, figures=counts)
     if settings.accelerator:
         await _serve_in_turns(running, pool, engine_settings)
     else:

@@ -163,6 +163,8 @@ def _unplaced(accelerators: Mapping[str, Accelerator], pools: Mapping[str, Pool]
             )
         if pool.serve_parked and not (pool.serving is not None and pool.samplers_on):
             found.append(f"{name}: serve_parked is for a pool with [{name}.serving] whose sampler shares an accelerator; remove it")
+        if pool.serve_parked and pool.serving is not None and pool.serving.goals is not None:
+            found.append(f"{name}: a parked sampler misses every latency goal; remove serve_parked, or ttft_ms and tpot_ms")
         if pool.parked != "auto" and not (pool.samplers_on or pool.trainers_on):
             found.append(f'{name}: parked is for a pool on a shared accelerator; remove it, or say on = "…"')
     return found

@@ -19,9 +19,9 @@ class Figures:
     withheld_steps: float = 0.0
     """Sum over steps of the rollouts that were held in it."""
     preempted: float = 0.0
-    """Rollouts preempted for served requests."""
+    """Preemptions of rollouts."""
     recomputed_tokens: float = 0.0
-    """Tokens whose KV cache preempted rollouts lost."""
+    """Tokens whose KV cache they lost, and compute once more."""
     faults: float = 0.0
     """Steps that went by vLLM's order because planning failed."""
     held: float = 0.0
@@ -50,7 +50,8 @@ class FigureFile:
     """Writer of one file, which it creates."""
 
     def __init__(self, path: Path) -> None:
-        """`path`: a file of any content, or none; afterwards it has one record that was not written yet."""
+        """`path`: of a file of any content, or of none; afterwards it has one record that was not written yet."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         # A new file, so that a reader never maps one that shrinks.
         path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
