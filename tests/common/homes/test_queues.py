@@ -102,19 +102,23 @@ async def _counts(bus: Bus) -> tuple[int, int]:
     return found.pending, found.unacknowledged
 
 
-async def test_idle_executor_helps_once_a_message_has_waited_longer_than_a_move_takes(bus: Bus) -> None:
+async def test_executor_with_room_helps_once_a_message_has_waited_longer_than_a_move_takes(bus: Bus) -> None:
     await other(bus)
     reader = Reader(bus, move_s=0.5)
     async with reader.at_work():
         reader.may_end.clear()
-        await send(bus, "one@a", "own")
-        await eventually(lambda: reader.began == ["one@a.own.0-0"])
+        own = [f"one@a.own-{number}.0-0" for number in range(4)]
+        for number in range(4):
+            await send(bus, "one@a", f"own-{number}")
+        await eventually(lambda: sorted(reader.began) == own)
         sent_s = bus.clock.now_s()
         await send(bus, "one@b", "others")
-        await eventually(lambda: bus.clock.now_s() > sent_s + 1.0)
-        assert reader.began == ["one@a.own.0-0"], "it is busy"
+        await eventually(lambda: bus.clock.now_s() > sent_s + 1.5)
+        assert sorted(reader.began) == own, "it is full"
+        reader.slots.release(2)
+        await eventually(lambda: reader.began[4:] == ["one@b.others.0-0"])
+        reader.slots.take(2)
         reader.may_end.set()
-        await eventually(lambda: reader.ended[1:] == ["one@b.others.0-0"])
         assert reader.queues.taken_over == []
 
 

@@ -67,12 +67,13 @@ class Sibling:
         self._nats_url = nats_url
         self.taken: list[tuple[int, int]] = []
         """Members of each message, and its deliveries."""
-        self.returns = False
+        self.keeps = False
+        """Whether it holds what it takes until it stops taking, and then returns it."""
 
     async def handle(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         self.taken.append((len(delivery.read(SampleTurns).members), delivery.attempt))
-        if self.returns:
-            raise HandedBack("it has no room after all")
+        if self.keeps:
+            await asyncio.Event().wait()
         return
         yield
 
@@ -170,7 +171,7 @@ async def test_stalled_message_goes_to_another_replica_once(bus: Bus, nats_url: 
 async def test_message_that_comes_back_stays(bus: Bus, nats_url: str, chat: Chat, folder: Path) -> None:
     """Two replicas that tossed it to and fro would make it a dead letter."""
     sibling = Sibling(nats_url)
-    sibling.returns = True
+    sibling.keeps = True
     async with lending(bus, chat, folder, group_of("held", size=3, deadline_s=1e10)) as replica:
         await reports(bus, 64)
         async with sibling.takes():
