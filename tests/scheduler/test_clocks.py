@@ -132,7 +132,7 @@ async def test_late_groups_of_a_pool_that_withholds_sequences_are_no_failures(bu
     async with running_world(bus, database_url, stages) as world:
         world.rollout = world.rollout.model_copy(update={"busy": {WITHHELD: 8.0}})
         await world.make_room(64)
-        await eventually(lambda: world.scheduler._replicas.samplers["tiny"].withheld == 8.0)
+        await eventually(lambda: [one.withheld for one in world.scheduler._replicas.samplers.values()] == [8.0])
         await world.run("a", spec(limits={"episode_timeout_s": 2}))
         [(count,)] = await world.rows("SELECT count(*) FROM groups WHERE void_reason = 'deadline'")
         assert count >= 12
