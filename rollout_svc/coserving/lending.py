@@ -18,7 +18,7 @@ MAX_GROWTH = 1 / 4
 """Maximum growth in one step, as a fraction of all sequences."""
 GROWTH_S = 5.0
 """Seconds from a change of the room to the next growth."""
-UNUSED = 1 / 32
+UNUSED = 0.02
 """Use below which serving counts as absent."""
 WINDOW_S = 10.0
 """Seconds over which `Use` is averaged."""

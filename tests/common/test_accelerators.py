@@ -96,6 +96,17 @@ def test_wrong_combinations_stop_the_process_with_one_line(tmp_path: Path, text:
     assert "\n" not in str(caught.value)
 
 
+def test_sampler_alone_on_its_accelerators_is_served_without_slices(tmp_path: Path) -> None:
+    two = CPU + '[accelerator.b]\ndevice = "cuda:0"\n'
+    alone = '[p]\nMODEL\ngenerate_on = ["a", "b"]\n[p.serving]\n'
+    assert read(tmp_path, two + alone)[1] == [("rollout-p", "a"), ("rollout-p", "b")]
+    assert read_pools(tmp_path / "pools.toml")["p"].stays_awake
+    with pytest.raises(Fatal, match=r"p: its sampler shares accelerator\.b, .* say serve_parked = true, or remove"):
+        read(tmp_path, two + alone + '[q]\nMODEL\ntrain_on = ["b"]\n')
+    read(tmp_path, two + alone.replace("MODEL", "MODEL\nserve_parked = true"))
+    assert not read_pools(tmp_path / "pools.toml")["p"].stays_awake
+
+
 def test_deepest_tier_of_a_pool(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     path = tmp_path / "pools.toml"
