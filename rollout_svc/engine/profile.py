@@ -47,9 +47,7 @@ def _request(random: Random, prompt: int, tokens: int, priority: int) -> SampleR
 
 
 def require_met(goals: Goals, prompt: int, first_s: float, next_s: float) -> None:
-    """Raises: Fatal if an idle engine misses the goals, which takes `first_s` to the first token after `prompt` tokens, and `next_s` for each
-    further one.
-    """
+    """Raises: Fatal if an idle engine misses the goals. It takes `first_s` to the first token after `prompt` tokens, then `next_s` for each."""
     if first_s > goals.ttft_s or next_s > goals.tpot_s:
         raise Fatal(
             f"the pool says ttft_ms = {1e3 * goals.ttft_s:g} and tpot_ms = {1e3 * goals.tpot_s:g}, but this engine, idle, takes "

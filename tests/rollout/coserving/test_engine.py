@@ -23,7 +23,7 @@ GOALS = Goals(ttft_s=2.0, tpot_s=0.5)
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
-async def engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Engine]:
+async def goal_engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Engine]:
     """Sixteen sequences for rollouts and four for serving."""
     settings = replace(
         EngineSettings.of(POOL, device="cpu", cores=(0,)),
@@ -41,7 +41,8 @@ async def engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Engi
 
 @pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="session")
-async def test_rollouts_beside_serving_wait_and_sample_the_same(engine: Engine) -> None:
+async def test_rollouts_beside_serving_wait_and_sample_the_same(goal_engine: Engine) -> None:
+    engine = goal_engine
     requests = [sample_request([*PROMPT, number], seed=number, max_tokens=200, stop_ids=[]) for number in range(16)]
     alone = await asyncio.gather(*map(engine.sample, requests))
     before = figures.read(engine.settings.figures)
