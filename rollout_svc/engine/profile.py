@@ -47,7 +47,7 @@ def _request(random: Random, prompt: int, tokens: int, priority: int) -> SampleR
 
 
 def require_met(goals: Goals, prompt: int, first_s: float, next_s: float) -> None:
-    """Raises: Fatal if an idle engine misses the goals. It takes `first_s` to the first token after `prompt` tokens, then `next_s` for each."""
+    """Raises: Fatal if an idle engine misses the goals. It takes `first_s` to a first token after `prompt` tokens, `next_s` to others."""
     if first_s > goals.ttft_s or next_s > goals.tpot_s:
         raise Fatal(
             f"the pool says ttft_ms = {1e3 * goals.ttft_s:g} and tpot_ms = {1e3 * goals.tpot_s:g}, but this engine, idle, takes "

@@ -192,7 +192,7 @@ def test_failing_plan_leaves_the_step_to_vllm_and_ten_in_a_row_end_the_goals(con
         ahead.add(f"{number}", PROMPT, 100)
     ahead.schedule()
     ahead.deliver()
-    ahead.add("served", PROMPT, 100, URGENT_PRIORITY, extra=goals(0.02))
+    ahead.add("served", PROMPT, 100, URGENT_PRIORITY, extra=goals(0.02, 0.015))
 
     def steps(times: StepTime, count: int) -> None:
         for _ in range(count):
