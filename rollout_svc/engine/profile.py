@@ -38,7 +38,7 @@ async def require_goals(sample: Callable[[SampleRequest], Awaitable[Sampled]], s
             await took_s(count, min(prompt, tokens), TOKENS // 2)
     first_s = median([await took_s(1, prompt, 1) for _ in range(TIMES)])
     next_s = median([(await took_s(1, prompt, TOKENS) - first_s) / (TOKENS - 1) for _ in range(TIMES)])
-    _require(settings.goals, prompt, first_s, next_s)
+    require_met(settings.goals, prompt, first_s, next_s)
 
 
 def _request(random: Random, prompt: int, tokens: int, priority: int) -> SampleRequest:
@@ -46,7 +46,8 @@ def _request(random: Random, prompt: int, tokens: int, priority: int) -> SampleR
     return SampleRequest(f"profile:{random.getrandbits(64)}", ids, tokens, 1.0, seed=1, stop_ids=[], adapter=None, priority=priority)
 
 
-def _require(goals: Goals, prompt: int, first_s: float, next_s: float) -> None:
+def require_met(goals: Goals, prompt: int, first_s: float, next_s: float) -> None:
+    """Raises: Fatal if an idle engine misses the goals. It takes `first_s` to a first token after `prompt` tokens, `next_s` to others."""
     if first_s > goals.ttft_s or next_s > goals.tpot_s:
         raise Fatal(
             f"the pool says ttft_ms = {1e3 * goals.ttft_s:g} and tpot_ms = {1e3 * goals.tpot_s:g}, but this engine, idle, takes "

@@ -61,6 +61,11 @@ def test_bfloat16_is_for_trainers_and_gpus(tmp_path: Path, text: str) -> None:
         (CPU + '[p]\nMODEL\non = "a"\n[p.serving]\n', "say serve_parked = true, or remove [p.serving]"),
         (CPU + '[p]\nMODEL\non = "a"\nprecision = "bfloat16"\n', "but its sampler is on accelerator.a, a shared CPU: vLLM keeps copies"),
         (CPU + "[p]\nMODEL\nserve_parked = true\n", "p: serve_parked is for a pool with [p.serving]"),
+        (
+            CPU + '[p]\nMODEL\non = "a"\nserve_parked = true\n[p.serving]\nttft_ms = 100\ntpot_ms = 10\n',
+            "p: a parked sampler misses every latency goal; remove serve_parked, or ttft_ms and tpot_ms",
+        ),
+        (CPU + '[p]\nMODEL\non = "a"\n[p.serving]\nttft_ms = 100\n', "p.serving: give ttft_ms and tpot_ms both, or neither"),
         (CPU + '[p]\nMODEL\nparked = "host"\n', "p: parked is for a pool on a shared accelerator"),
         (CPU + '[p]\nMODEL\non = "a"\nparked = "off"\n', "p.parked: must be"),
         ('[accelerator.a]\ndevice = "cpu"\nmemory_gib = 2\n', "accelerator.a: on a CPU the cores are the accelerator"),
