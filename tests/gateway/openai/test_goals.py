@@ -16,7 +16,6 @@ from common.messages import ReplicaReport
 from common.pools import Goals, Serving
 from common.runtime.service import report_replica
 from common.streams import REPLICAS_BUCKET
-from tests.gateway.openai.test_replicas import HELLO
 from tests.support.gateway.serving import client, gateway
 from tests.support.rollout.replicas import Replica
 from tests.support.scheduler.finished import stages
@@ -27,7 +26,7 @@ ACME = {"tenant": "acme"}
 SEATS = 4
 GOALS = Goals(ttft_s=0.001, tpot_s=1.0)
 """The first token is always late; a request that finds a place is admitted all the same."""
-BODY = {"model": "tiny", "messages": HELLO, "max_tokens": 30}
+BODY = {"model": "tiny", "messages": [{"role": "user", "content": "What is 3 + 4?"}], "max_tokens": 30}
 
 
 @asynccontextmanager

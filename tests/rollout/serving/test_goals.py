@@ -6,24 +6,36 @@ from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
+from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from common.goals import GoalTally, Outcome
-from common.messages import ServeRequest
+from common.messages import ServedSampling, ServeRequest
 from common.pools import Goals
 from rollout_svc.coserving.figures import Figures
 from rollout_svc.coserving.report import busy_of
 from rollout_svc.engine.stream import RequestGoals
 from rollout_svc.serving.goals import MAX_GAP, Watch, goals_of
-from tests.common.message_samples import SAMPLES
 
 GOALS = Goals(ttft_s=0.1, tpot_s=0.01)
 DUE_S = 5.0
 
 
 def request(asked_s: float, sampled: bytes = b"") -> ServeRequest:
-    [sample] = [one for one in SAMPLES if isinstance(one, ServeRequest)]
-    return sample.model_copy(update={"asked_s": asked_s, "sampled": sampled})
+    return ServeRequest(
+        request="q",
+        attempt=0,
+        gateway="g",
+        tenant="acme",
+        key=None,
+        pool="tiny",
+        adapter=None,
+        text="a",
+        sampling=ServedSampling(seed=1),
+        sampled=sampled,
+        first_token_by_s=1.0,
+        asked_s=asked_s,
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,9 +57,8 @@ def test_deadline_is_on_the_monotonic_clock_and_counts_from_the_request(asked_s:
 
 @pytest.mark.parametrize("asked_s", [math.nan, math.inf, -1.0, "soon"])
 def test_time_that_is_none_is_refused(asked_s: Any) -> None:
-    wrong = request(0.0).model_copy(update={"asked_s": asked_s})
-    with pytest.raises(Exception, match="asked_s"):
-        ServeRequest.decode(wrong.encode())
+    with pytest.raises(ValidationError, match="asked_s"):
+        request(asked_s)
 
 
 def judged(*sent_s: float, ends: bool = True, is_cold: bool = False, resumes: bool = False, tokens: int = 1) -> Counter[Outcome]:
