@@ -7,11 +7,12 @@ import pytest
 
 from common import streams
 from common.bus import Bus
-from common.messages import PoolOffer, ReplicaReport
+from common.messages import PoolOffer, ReplicaReport, ServedSampling
 from common.pools import Goals
-from gateway_svc.serving.pools import Restarts, in_flight_key
+from gateway_svc.openai.sampling.choices import Choice, Prompt, Replicas, Target
+from gateway_svc.serving.pools import Offers, Restarts, in_flight_key
 from tests.support.rollout.books import version
-from tests.support.rollout.replicas import performing
+from tests.support.rollout.replicas import QUESTION, performing
 from tests.support.waiting import eventually
 
 EASY = Goals(ttft_s=20.0, tpot_s=2.0)
@@ -82,6 +83,20 @@ async def test_request_that_is_refused_as_wrong_is_no_miss(bus: Bus) -> None:
         replica = await stage.replica(goals=EASY)
         assert (await stage.answer(stage.request(5, adapter=version(13)))).last.failure == "version_unusable"
         assert replica.tally.busy() == {}
+
+
+async def test_gateway_learns_from_the_first_token_and_from_the_end(bus: Bus) -> None:
+    async with performing(bus) as stage:
+        replica, offers = await stage.replica(goals=EASY), Offers()
+        offers.update([PoolOffer.model_construct(name="tiny", serves=True, serving_sequences=4, ttft_ms=20_000.0)])
+        sampler = Replicas(stage.client, offers, bus.clock.now_s, first_token_s=20.0)
+        choice = Choice(Prompt(messages=QUESTION), ServedSampling(max_tokens=5, seed=7))
+        answer = sampler.sample(choice, Target("tiny", "acme", "tiny", None), request="q0n0", key=None)
+        assert [delta async for delta in answer][-1].finish == "length"
+        places = stage.client._places["tiny"]
+        assert (len(places._first_s), len(places._hold_s), places.in_flight) == (1, 1, 0)
+        assert places._first_s[0] < places._hold_s[0]
+        assert replica.tally.busy() == {"goals_met": 1.0}
 
 
 async def test_places_are_those_of_live_samplers_less_other_gateways_requests(bus: Bus) -> None:
