@@ -5,6 +5,7 @@ attempts are ignored; a newer attempt replaces the running one.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 
@@ -15,9 +16,11 @@ from prometheus_client import Gauge
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.errors import Fatal, HandedBack, Reject, Unavailable
+from common.goals import GoalTally
 from common.messages import CancelServing, Failure, ReplicaReport, ServedDelta, ServeRequest, TextsRequest, TokenTexts
 from common.periodic import run_forever
 from common.streams import KIND_HEADER
+from rollout_svc.serving.goals import Watch, goals_of
 from rollout_svc.serving.prompts import Refused
 from rollout_svc.serving.replies import Address, Replies
 from rollout_svc.serving.request import ServingContext, answer
@@ -38,12 +41,18 @@ log = structlog.get_logger()
 class Serving:
     """The requests that this replica has accepted."""
 
-    def __init__(self, context: ServingContext, replies: Replies, slots: Slots, now_s: Callable[[], float]) -> None:
-        """`slots`: capacity for accepted requests. `now_s`: the clock of deadlines, `Clock.now_s`."""
+    def __init__(
+        self, context: ServingContext, replies: Replies, slots: Slots, now_s: Callable[[], float], tally: GoalTally | None = None
+    ) -> None:
+        """`slots`: capacity for accepted requests. `now_s`: the clock of deadlines, `Clock.now_s`.
+
+        `tally`: counts requests by latency goal; None for a pool without goals.
+        """
         self._context = context
         self._replies = replies
         self.slots = slots
         self._now_s = now_s
+        self.tally = tally
         self._running: dict[Address, asyncio.Task[None]] = {}
         self._entered: set[Address] = set()
         """Attempts of `_running` that have entered the engine."""
@@ -62,6 +71,8 @@ class Serving:
         try:
             async with asyncio.TaskGroup() as self._runners:
                 self._runners.create_task(self._replies.run())
+                if self.tally is not None:
+                    self._runners.create_task(self.tally.run())
                 hearing, looking = partial(self._follow_cancellations, bus, replica), partial(self._end_with_gateways, bus)
                 self._runners.create_task(run_forever(hearing, LISTEN_AGAIN_S, "cancellations_unheard"))
                 self._runners.create_task(run_forever(looking, GATEWAYS_S, "gateways_unknown"))
@@ -105,11 +116,12 @@ class Serving:
 
     async def _answer(self, request: ServeRequest, address: Address) -> None:
         left_s = request.first_token_by_s - self._now_s()
-        deadline = asyncio.timeout(max(0.0, left_s))
+        deadline, watch = asyncio.timeout(max(0.0, left_s)), self._watch(request)
 
         def send(delta: ServedDelta) -> None:
             deadline.reschedule(None)
             self._replies.add(address, delta)
+            watch.sent(len(delta.ids) // 4, time.monotonic(), ends=delta.finish is not None)
 
         try:
             with structlog.contextvars.bound_contextvars(request=address.request, attempt=address.attempt, tenant=request.tenant):
@@ -117,8 +129,9 @@ class Serving:
                     async with deadline:
                         if left_s <= 0:
                             raise TimeoutError
-                        await answer(self._context, request, address, send, lambda: self._entered.add(address))
+                        await answer(self._context, request, address, send, lambda: self._entered.add(address), watch)
                 except TimeoutError:
+                    watch.left(time.monotonic())
                     self._fail(address, "overdue", "no replica had a place for it in time")
                 except Refused as error:
                     self._fail(address, error.failure, str(error))
@@ -127,6 +140,8 @@ class Serving:
                 except asyncio.CancelledError:
                     if address in self._running:  # this replica is stopping; the request was not cancelled
                         self._fail(address, "engine_lost", "the replica ends")
+                    else:
+                        watch.left(time.monotonic())
                     raise
                 except Fatal as error:
                     self._fail(address, "engine_lost", str(error))
@@ -136,6 +151,12 @@ class Serving:
                     self._fail(address, "internal", "an error of this system; its log has more")
         finally:
             self._close(address)
+
+    def _watch(self, request: ServeRequest) -> Watch:
+        if self.tally is None or self._context.goals is None:
+            return Watch()
+        due = goals_of(request, self._context.goals, self._now_s(), time.monotonic())
+        return Watch(due, partial(self.tally.count, request.pool), resumes=bool(request.sampled))
 
     def _fail(self, address: Address, failure: Failure, reason: str) -> None:
         log.info("request_not_served", request=address.request, failure=failure)

@@ -1,0 +1,476 @@
+"""vLLM schedulers of this service; they run in the engine's process.
+
+For pools that serve: rollouts must not keep the last sequence slot, adapter slot or KV cache block from an urgent request. vLLM's
+priorities only order waiting requests. A running request keeps its sequence slot and its adapter, and loses its blocks only to another
+running request. So before each step, rollouts of lowest priority are preempted until every waiting urgent request fits. A preempted
+rollout keeps its sampled tokens and its random generator, waits at its old rank, and recomputes its KV cache. The number of served
+requests is limited before they reach the engine (`serving/admission.py`).
+Measured on the tiny model with all sequences, slots and cache in use: median time to first token is 32 ms with preemption and 3.7 s
+without. Reserving the blocks that rollouts may need at most would leave most of the cache empty, as they end early.
+
+For pools with latency goals: rollouts that `plan.py` holds are hidden from vLLM for the step. They keep their KV cache and their
+place. vLLM preempts only requests that it sees, so a served request without a free block would evict another served one: blocks are made
+free before each step. Rollouts never take the sequence slots that are reserved for serving.
+
+For engines that sleep: checks run while all other requests are frozen. After a wake, checks compare log-probabilities, and nothing else
+may be sampled before they agree. vLLM's pause mode "keep" schedules nothing at all. These schedulers run checks,
+recognized by their priority, as if there were no other requests.
+"""
+
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.core.sched.request_queue import RequestQueue, create_request_queue
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request
+
+from rollout_svc.coserving.figures import FigureFile, Figures
+from rollout_svc.coserving.plan import Certain, Share, Stream, Wanted, decide, next_due_s, prompts_at_once
+from rollout_svc.coserving.pressure import Cut, cut
+from rollout_svc.coserving.step_time import Step, StepTime
+from rollout_svc.engine.config import CHECK_PRIORITY, GOALS, ROLLOUT_ADAPTERS, URGENT_PRIORITY
+
+USED = ("max_num_active_reqs", "prev_step_scheduled_req_ids", "kv_holding_waiting", "_preempt_request", "_pause_state")
+"""Names of vLLM's scheduler that latency goals need."""
+AIMED = 0.9
+"""Fraction of each goal planned for; the rest is for a token's way to its client."""
+PROMPTS_PLANNED = 8
+"""Maximum prompts of rollouts that enter in one step beside requests with goals."""
+PROMPTS_SEEN = 32
+"""Maximum waiting rollouts among which they are sought."""
+PROFILE_STEPS = 512
+MAX_FAILURES = 10
+"""Failures of planning in a row after which goals are off."""
+WRITTEN_EVERY_S = 0.1
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+class ServingScheduler(AsyncScheduler):
+    """Preempts rollouts for urgent requests.
+
+    `AsyncScheduler` is vLLM's default on GPUs, and equals `Scheduler` if asynchronous scheduling is off, as on a CPU."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._rollout_adapters = rollout_adapters(self.vllm_config)
+        assert self.lora_config is not None
+        self._most_adapters = self.lora_config.max_loras
+        self.lora_config = copy(self.lora_config)  # its maximum changes with each step; the worker keeps the original
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        if self._pause_state == PauseState.PAUSED_ALL:
+            return super().schedule(*args, **kwargs)
+        urgent = _first(self.waiting, _is_urgent)
+        self._make_room(urgent)
+        self._limit_adapters(urgent)
+        with self._visible(urgent):
+            return super().schedule(*args, **kwargs)
+
+    @contextmanager
+    def _visible(self, urgent: list[Request]) -> Generator[None]:  # noqa: ARG002 (without goals all are visible)
+        """Inside the block the scheduler has only requests that may run. `urgent`: those that wait, the next one first."""
+        yield
+
+    def _make_room(self, urgent: list[Request]) -> None:
+        """Preempt rollouts until the urgent requests have sequence slots, adapter slots, and KV cache blocks for their prompts."""
+        if urgent:
+            for victim in self._free_slots(urgent):
+                if self._missing_blocks(urgent) <= 0:
+                    return
+                self._preempt_rollout(victim)
+
+    def _free_slots(self, urgent: list[Request]) -> list[Request]:
+        """Free sequence slots and adapter slots, the latter of the adapters with the fewest rollouts; return the rollouts left."""
+        rollouts = self._rollouts()
+        short = max(0, len(self.running) + len(urgent) - self.max_num_running_reqs)
+        wanted = {_adapter(request) for request in urgent} | {_adapter(request) for request in self.running if _is_urgent(request)}
+        wanted.discard(0)
+        sharing = Counter(adapter for request in rollouts[short:] if (adapter := _adapter(request)) and adapter not in wanted)
+        rarest = sorted(sharing, key=lambda adapter: sharing[adapter])
+        unwanted = set(rarest[: max(0, len(wanted) + len(sharing) - self._most_adapters)])
+        left: list[Request] = []
+        for place, rollout in enumerate(rollouts):
+            if place < short or _adapter(rollout) in unwanted:
+                self._preempt_rollout(rollout)
+            else:
+                left.append(rollout)
+        return left
+
+    def _missing_blocks(self, urgent: list[Request]) -> int:
+        """KV cache blocks that the prompts of urgent requests lack, beyond those that running requests need in this step."""
+        begun = sum(request.num_computed_tokens % self.block_size == 0 for request in self.running)
+        needed = begun + sum(request.num_tokens // self.block_size + 1 for request in urgent)
+        return len(self.kv_cache_config.kv_cache_groups) * needed - self.kv_cache_manager.block_pool.get_num_free_blocks()
+
+    def _limit_adapters(self, urgent: list[Request]) -> None:
+        """Keep rollouts off the adapter slots reserved for serving; running requests keep theirs."""
+        running = {_adapter(request) for request in self.running} - {0}
+        serving = {_adapter(request) for request in [*urgent, *self.running] if _is_urgent(request)} - {0}
+        assert self.lora_config is not None
+        self.lora_config.max_loras = max(len(running), min(self._most_adapters, self._rollout_adapters + len(serving)))
+
+    def _rollouts(self) -> list[Request]:
+        """Running rollouts in order of preemption: the last in vLLM's scheduling order first."""
+        return sorted((request for request in self.running if not _is_urgent(request)), reverse=True)
+
+    def _preempt_rollout(self, request: Request) -> None:
+        """Preempt a running rollout. A token of it that is in flight is still delivered; until then vLLM does not resume the rollout."""
+        self.running.remove(request)
+        # If it resumes in the same step, the model runner must not treat it as a request that kept running.
+        self.prev_step_scheduled_req_ids.discard(request.request_id)
+        self._preempt_request(request, 0.0)
+
+
+@dataclass
+class _Served:
+    """A request with latency goals. Times on `time.monotonic()`."""
+
+    first_due_s: float
+    tpot_s: float
+    tokens: int = 0
+    """Tokens delivered."""
+    first_s: float = 0.0
+    last_s: float = 0.0
+    """Times of its first and its latest token."""
+
+
+class CoservingScheduler(ServingScheduler):
+    """Holds rollouts back as far as the latency goals of served requests demand."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if missing := [name for name in USED if not hasattr(self, name)]:
+            raise RuntimeError(f"latency goals need a vLLM whose scheduler has {', '.join(missing)}; install a tested one")
+        options = self.vllm_config.additional_config[GOALS]
+        self._share: float = options["training_share"]
+        self._rollout_seats: int = options["rollouts"]
+        self._file = FigureFile(Path(options["figures"]))
+        self._chunk = self.scheduler_config.long_prefill_token_threshold or self.max_num_scheduled_tokens
+        self._most_active = self.max_num_active_reqs
+        self._served: dict[str, _Served] = {}
+        self._profile: deque[Step] = deque(maxlen=PROFILE_STEPS)
+        self._times: StepTime | None = None  # begins with the first request that has goals; steps before it are its profile
+        self._steps: deque[tuple[Any, float, int, int]] = deque()  # under way: vLLM's output, begin, decodes, prefill tokens
+        self._ended_s = self._written_s = 0.0
+        self._cut: Cut | None = None
+        self._newest_adapter = self._held = self._failures = 0
+        self._is_hiding = self._is_stalled = False
+        self._training = Share()
+        self._counts: Counter[str] = Counter()
+
+    def add_request(self, request: Request) -> None:
+        super().add_request(request)
+        extra = request.sampling_params.extra_args if request.sampling_params is not None else None
+        if extra and (goals := extra.get(GOALS)):
+            spare_s = (1 - AIMED) * max(0.0, goals["first_due_s"] - time.monotonic())
+            self._served[request.request_id] = _Served(goals["first_due_s"] - spare_s, AIMED * goals["tpot_s"])
+        if not _is_urgent(request):
+            self._newest_adapter = max(self._newest_adapter, _adapter(request))
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        began_s, self._held, self._is_hiding = time.monotonic(), 0, False
+        output = super().schedule(*args, **kwargs)
+        scheduled = output.num_scheduled_tokens.values()
+        decodes = sum(count == 1 for count in scheduled)
+        self._steps.append((output, began_s, decodes, sum(scheduled) - decodes))
+        # If served requests could not use the step, the next one is vLLM's.
+        self._is_stalled = self._is_hiding and not scheduled
+        if began_s - self._written_s >= WRITTEN_EVERY_S:
+            self._written_s = began_s
+            self._write()
+        return output
+
+    def update_from_output(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        now_s = time.monotonic()
+        while self._steps:
+            output, began_s, decodes, tokens = self._steps.popleft()
+            if output is scheduler_output:
+                # A step scheduled while another was under way began when that one ended.
+                self._learn(decodes, tokens, now_s - max(began_s, self._ended_s))
+                break
+        self._ended_s = now_s
+        outputs = super().update_from_output(scheduler_output, *args, **kwargs)
+        for name in self._served.keys() & scheduler_output.num_scheduled_tokens.keys():
+            request, served = self.requests.get(name), self._served[name]
+            if request is not None and request.num_output_tokens > served.tokens:
+                served.first_s, served.last_s = served.first_s or now_s, now_s
+                served.tokens = request.num_output_tokens
+        return outputs
+
+    def _learn(self, decodes: int, tokens: int, took_s: float) -> None:
+        if self._times is None and decodes + tokens:
+            self._profile.append((decodes, tokens, took_s))
+        elif self._times is not None and decodes + tokens:
+            self._times.learn(decodes, tokens, took_s)
+
+    # -------------------------------------------------------------------------------------------------------- pressure
+
+    def _make_room(self, urgent: list[Request]) -> None:
+        """For requests with goals, running ones too, rollouts give up half of their blocks at once; for canaries, only what these need."""
+        if self._cut is None and not self._has_goals(urgent):
+            super()._make_room(urgent)
+            return
+        if urgent:
+            self._free_slots(urgent)
+        short = self._missing_blocks(self._with_goals(urgent)) if self._has_goals(urgent) else 0
+        held = self._blocks_of_rollouts() if short > 0 else 0
+        self._cut = cut(self._cut, held, short, self._newest_adapter, time.monotonic())
+        most = self._cut.blocks if short > 0 and self._cut is not None else held
+        if held <= most and self._missing_blocks(urgent) <= 0:
+            return
+        for victim in self._rollouts():
+            held -= self._blocks(victim)
+            self._preempt_rollout(victim)
+            if held <= most and self._missing_blocks(urgent) <= 0:
+                return
+
+    def _with_goals(self, requests: list[Request]) -> list[Request]:
+        return [request for request in requests if request.request_id in self._served]
+
+    def _has_goals(self, urgent: list[Request]) -> bool:
+        """Whether a request with goals runs, or waits among `urgent`."""
+        return bool(self._served) and bool(self._with_goals(urgent) or self._with_goals(self.running))
+
+    def _blocks(self, request: Request) -> int:
+        """KV cache blocks of a running request, or those that a waiting one needs for its prompt."""
+        return len(self.kv_cache_config.kv_cache_groups) * ((request.num_computed_tokens or request.num_tokens) // self.block_size + 1)
+
+    def _blocks_of_rollouts(self) -> int:
+        return sum(self._blocks(request) for request in self.running if not _is_urgent(request))
+
+    def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        if not _is_urgent(request):
+            self._counts.update(preempted=1, recomputed_tokens=request.num_computed_tokens)
+        super()._preempt_request(request, *args, **kwargs)
+
+    # -------------------------------------------------------------------------------------------------------- planning
+
+    @contextmanager
+    def _visible(self, urgent: list[Request]) -> Generator[None]:
+        """Without a plan, all that wait are visible, but rollouts do not take the places of served requests."""
+        rollouts = [request for request in self.running if not _is_urgent(request)]
+        free = max(0, self._rollout_seats - len(rollouts))
+        chosen = None if self._is_stalled else self._guarded(lambda: self._chosen(urgent, rollouts, free))
+        running = self.running if chosen is None else chosen[1]
+        self._held = len(self.running) - len(running)
+        self.max_num_active_reqs = min(self._most_active - self._held, len(running) + len(urgent) + free)
+        try:
+            if chosen is None:
+                self._count(len(rollouts), len(rollouts))
+                yield
+            else:
+                self._is_hiding = True
+                with _only(self, *chosen):
+                    yield
+        finally:
+            self.max_num_active_reqs = self._most_active
+
+    def _guarded(self, plan: Callable[[], T]) -> T | None:
+        """A plan; None, for a step in vLLM's order, if planning fails, and always after `MAX_FAILURES` failures in a row."""
+        if self._failures == MAX_FAILURES:
+            return None
+        try:
+            planned = plan()
+        except Exception:
+            self._failures += 1
+            self._counts["faults"] += 1
+            off = f"; goals are off after {MAX_FAILURES} failures in a row" if self._failures == MAX_FAILURES else ""
+            log.exception("planning an engine step failed%s", off)
+            return None
+        self._failures = 0
+        return planned
+
+    def _chosen(self, urgent: list[Request], rollouts: list[Request], free: int) -> tuple[list[Request], list[Request]] | None:
+        """Waiting and running requests that may run; None: all. `free`: sequence slots for further rollouts."""
+        has_goals = self._has_goals(urgent)
+        if not has_goals and self._cut is None:
+            return None
+        prompts = self._prompts(len(urgent), free)
+        if not has_goals:
+            return [*urgent, *prompts], self.running
+        times = self._times = self._times or StepTime(self._profile)
+        now_s, under_way_s = time.monotonic(), self._under_way_s(times)
+        begins_s = now_s + under_way_s
+        serving = [request for request in self.running if _is_urgent(request)]
+        filling = [request for request in rollouts if self._tokens(request) > 1]  # prompts that need several steps
+        decoding = [request for request in rollouts if self._tokens(request) <= 1]
+        tokens = [self._tokens(request) for request in serving]
+        decodes = sum(count <= 1 for count in tokens)
+        prefill_tokens = sum(tokens) - sum(count for count in tokens if count <= 1)
+        waiting_tokens = [self._tokens(request) for request in urgent]
+        decode_s = times.expected_s(decodes, 0)
+
+        def dues_s(step_s: float) -> list[float]:
+            return [self._due_s(request, begins_s, step_s, decode_s) for request in self._with_goals(serving)]
+
+        slack_s = min((due - begins_s for due in dues_s(times.expected_s(decodes, prefill_tokens))), default=float("inf"))
+        entering = prompts_at_once(slack_s, decodes, waiting_tokens, times)
+        prefill_tokens += sum(waiting_tokens[:entering])
+        dues = dues_s(times.expected_s(decodes, prefill_tokens))
+        for place, request in enumerate(urgent):
+            if served := self._served.get(request.request_id):
+                later_s = times.expected_s(0, waiting_tokens[place]) if place >= entering else 0.0
+                dues.append(served.first_due_s - later_s)
+        inside, outside = filling, prompts if entering == len(urgent) else []
+        plan = decide(
+            now_s,
+            Certain(dues, decodes, prefill_tokens, under_way_s),
+            Wanted(len(decoding), [self._tokens(request) for request in (*inside, *outside)]),
+            times,
+            owed=self._training.value < self._share,
+        )
+        self._count(plan.running + plan.prompts, len(decoding) + len(inside) + len(prompts))
+        hidden = set(map(id, (*decoding[plan.running :], *inside[plan.prompts :])))
+        running = [request for request in self.running if id(request) not in hidden]
+        return [*urgent[:entering], *outside[: max(0, plan.prompts - len(inside))]], running
+
+    def _prompts(self, after: int, free: int) -> list[Request]:
+        """The next waiting rollouts, behind `after` urgent requests, for which there are sequence slots, adapter slots, and blocks below
+        the cut.
+        """
+        blocks = self._cut.blocks - self._blocks_of_rollouts() if self._cut is not None else self.cache_config.num_gpu_blocks or 0
+        assert self.lora_config is not None
+        adapters = {_adapter(request) for request in self.running} - {0}
+        found: list[Request] = []
+        for request in _first(self.waiting, lambda _: True, after + PROMPTS_SEEN)[after:]:
+            adapter, blocks = _adapter(request), blocks - self._blocks(request)
+            if len(found) == min(free, PROMPTS_PLANNED) or blocks < 0:
+                break
+            if adapter and adapter not in adapters and len(adapters) >= self.lora_config.max_loras:
+                continue
+            adapters |= {adapter} - {0}
+            found.append(request)
+        return found
+
+    def _tokens(self, request: Request) -> int:
+        """Tokens that the next step would compute for a request; of waiting ones without those in the prefix cache."""
+        done = request.num_computed_tokens - request.num_output_placeholders or self.kv_cache_manager.get_computed_blocks(request)[1]
+        return min(request.num_tokens - done, self._chunk)
+
+    def _due_s(self, request: Request, begins_s: float, step_s: float, decode_s: float) -> float:
+        """When the running request's next token is due. `begins_s`, `step_s`, `decode_s`: as in `next_due_s`."""
+        served = self._served[request.request_id]
+        tokens = served.tokens + request.num_output_placeholders
+        if not tokens:
+            return served.first_due_s
+        left = max(1, request.max_tokens - tokens)
+        stream = Stream(served.first_s or begins_s, served.last_s or begins_s, tokens, left, served.tpot_s)
+        return next_due_s(stream, begins_s, step_s, decode_s)
+
+    def _under_way_s(self, times: StepTime) -> float:
+        """Seconds until steps under way will have ended."""
+        if not self._steps:
+            return 0.0
+        began_s = max(self._steps[0][1], self._ended_s)
+        return max(0.0, sum(times.expected_s(decodes, tokens) for *_, decodes, tokens in self._steps) - (time.monotonic() - began_s))
+
+    # --------------------------------------------------------------------------------------------------------- figures
+
+    def _count(self, ran: int, wanted: int) -> None:
+        self._counts.update(steps=1, rollout_steps=wanted, withheld_steps=wanted - ran)
+        self._training.add(ran, wanted, time.monotonic())
+
+    def _write(self) -> None:
+        self._served = {name: served for name, served in self._served.items() if name in self.requests}
+        times = self._times or StepTime()
+        now = {
+            "held": self._held,
+            "serving_blocks": sum(self._blocks(request) for request in self.running if _is_urgent(request)),
+            "blocks": self.cache_config.num_gpu_blocks or 0,
+            "goals_off": int(self._failures == MAX_FAILURES),
+        }
+        errors = {"margin": times.margin, "median_error": times.median_error, "p95_error": times.p95_error}
+        self._file.write(Figures(**dict(self._counts), **now, **errors))
+
+
+def rollout_adapters(config: Any) -> int:
+    """Maximum adapters of rollouts in a batch. `Any`: vLLM's types are loose."""
+    return int(config.additional_config[ROLLOUT_ADAPTERS])
+
+
+def _is_urgent(request: Request) -> bool:
+    return request.priority <= URGENT_PRIORITY
+
+
+def _adapter(request: Request) -> int:
+    """Number of the request's adapter; 0 for the base model."""
+    return request.lora_request.lora_int_id if request.lora_request else 0
+
+
+class _ChecksWhilePaused(Scheduler):
+    def get_num_unfinished_requests(self) -> int:
+        if self._pause_state != PauseState.PAUSED_ALL:
+            return super().get_num_unfinished_requests()
+        return sum(map(_is_check, self.requests.values()))
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        if self._pause_state != PauseState.PAUSED_ALL or not any(map(_is_check, self.requests.values())):
+            return super().schedule(*args, **kwargs)
+        with self._without_frozen():
+            return super().schedule(*args, **kwargs)
+
+    @contextmanager
+    def _without_frozen(self) -> Generator[None]:
+        """Inside the block the queues contain only checks, and the scheduler is not paused."""
+        self._pause_state = PauseState.UNPAUSED
+        try:
+            with _only(self, len(_first(self.waiting, _is_check)), list(filter(_is_check, self.running))):
+                yield
+        finally:
+            self._pause_state = PauseState.PAUSED_ALL
+
+
+class SleepingScheduler(_ChecksWhilePaused, AsyncScheduler):
+    pass
+
+
+class SleepingServingScheduler(_ChecksWhilePaused, ServingScheduler):
+    pass
+
+
+class SleepingCoservingScheduler(_ChecksWhilePaused, CoservingScheduler):
+    pass
+
+
+def _is_check(request: Request) -> bool:
+    return request.priority <= CHECK_PRIORITY
+
+
+def _first(queue: RequestQueue, wanted: Callable[[Request], bool], most: int | None = None) -> list[Request]:
+    """The queue's first requests, up to the first one that is not wanted. Iterating over a queue would sort all of it."""
+    found: list[Request] = []
+    while queue and (most is None or len(found) < most) and wanted(queue.peek_request()):
+        found.append(queue.pop_request())
+    queue.prepend_requests(reversed(found))
+    return found
+
+
+@contextmanager
+def _only(scheduler: Scheduler, waiting: list[Request], running: list[Request]) -> Generator[None]:
+    """Inside the block the scheduler has only these of its requests. Afterwards hidden ones are back where they were."""
+    queue, holding, before = scheduler.waiting, scheduler.kv_holding_waiting, scheduler.running
+    queue.remove_requests(waiting)
+    scheduler.waiting, scheduler.kv_holding_waiting = create_request_queue(scheduler.policy), create_request_queue(scheduler.policy)
+    for request in waiting:
+        scheduler.waiting.add_request(request)
+    scheduler.running = list(running)
+    try:
+        yield
+    finally:
+        queue.prepend_requests(scheduler.waiting)
+        holding.prepend_requests(scheduler.kv_holding_waiting)
+        scheduler.waiting, scheduler.kv_holding_waiting = queue, holding
+        shown, left = set(running), set(scheduler.running)
+        entered = [request for request in scheduler.running if request not in shown]
+        scheduler.running = [request for request in before if request in left or request not in shown] + entered

@@ -1,0 +1,231 @@
+"""vLLM's scheduler with latency goals, without a model: who runs, who is held, and that nothing is lost."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from common.pools import Goals, Serving
+from rollout_svc.coserving import figures
+from rollout_svc.coserving.step_time import StepTime
+from rollout_svc.engine.config import CHECK_PRIORITY, GOALS, URGENT_PRIORITY, EngineSettings, engine_arguments
+from rollout_svc.engine.start import import_vllm
+from tests.support.rollout.model_free import ModelFree
+from tests.support.rollout.requests import POOL
+
+SEATS, SERVED_SEATS, BLOCKS = 12, 4, 60
+ROLLOUT_SEATS = SEATS - SERVED_SEATS
+STEPS = 10_000
+PROMPT = list(range(20))
+SLOW = [(decodes, tokens, 0.01 * decodes + 1e-5 * tokens) for decodes in (0, 8) for tokens in (1, 100)] * 50
+"""Steps of an engine that takes 10 ms for each decode."""
+
+
+@pytest.fixture(scope="module")
+def configured() -> Callable[[Path], Any]:
+    """vLLM's configuration of an engine with goals, and few blocks and adapters, that writes its figures to a path."""
+    settings = replace(
+        EngineSettings.of(POOL, device="cpu"),
+        sequences=SEATS,
+        adapters=4,
+        adapters_held=16,
+        serving_sequences=SERVED_SEATS,
+        serving_adapters=1,
+        goals=Goals(0.1, 0.01),
+        training_share=0.1,
+        sleeps=True,
+    )
+    import_vllm(settings)
+
+    def of(path: Path) -> Any:
+        config = engine_arguments(replace(settings, figures=path), cpu=True).create_engine_config()
+        config.cache_config.num_gpu_blocks = BLOCKS
+        return config
+
+    return of
+
+
+def engine(configured: Callable[[Path], Any], path: Path) -> ModelFree:
+    from rollout_svc.coserving.scheduler import SleepingCoservingScheduler
+
+    return ModelFree(configured(path), SleepingCoservingScheduler)
+
+
+def goals(ttft_s: float = 0.1, tpot_s: float = 0.01) -> dict[str, Any]:
+    return {GOALS: {"first_due_s": time.monotonic() + ttft_s, "tpot_s": tpot_s}}
+
+
+def test_random_steps_lose_no_request_and_no_block(configured: Callable[[Path], Any], tmp_path: Path) -> None:
+    """Arrivals, aborts, pauses and checks; one or two steps under way, as on a CPU and on a GPU."""
+    from vllm.v1.core.sched.interface import PauseState
+    from vllm.v1.request import RequestStatus
+
+    random, ahead, number = Random(0), engine(configured, tmp_path / "figures"), 0
+    scheduler, adapter = ahead.scheduler, 1
+    free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+    lengths: dict[str, tuple[int, int]] = {}
+    for step in range(STEPS):
+        paused = scheduler.pause_state == PauseState.PAUSED_ALL
+        if random.random() < 0.4 and len(scheduler.requests) < 40:
+            number += 1
+            adapter += random.random() < 0.05
+            served = random.random() < 0.5 and sum(each.priority < 0 for each in scheduler.requests.values()) < SERVED_SEATS
+            extra = goals(random.uniform(-1e-3, 2e-3), random.uniform(1e-4, 2e-3)) if served and random.random() < 0.8 else None
+            prompt = [random.randrange(50) for _ in range(random.randrange(1, 100))]
+            tokens = random.randrange(1, 60)
+            chosen = random.choice((0, max(1, adapter - random.randrange(8))))
+            name, priority = f"{number}", URGENT_PRIORITY if served else random.choice((0, 0, -5))
+            lengths[name] = (len(prompt), tokens)
+            ahead.add(name, prompt, tokens, priority, chosen, extra)
+        if random.random() < 0.01 and not paused:
+            number += 1
+            lengths[f"{number}"] = (4, 1)
+            ahead.add(f"{number}", [1, 2, 3, 4], 1, CHECK_PRIORITY)
+        if random.random() < 0.02 and scheduler.requests:
+            name = random.choice(sorted(scheduler.requests))
+            scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+            del lengths[name]
+        if random.random() < (0.2 if paused else 0.005):
+            scheduler.set_pause_state(PauseState.UNPAUSED if paused else PauseState.PAUSED_ALL)
+        before = set(scheduler.requests)
+        order = [each.request_id for each in scheduler.running]
+        ahead.schedule()
+        inside = [*scheduler.running, *scheduler.waiting, *scheduler.kv_holding_waiting]
+        assert sorted(each.request_id for each in inside) == sorted(before), step
+        stayed = [each.request_id for each in scheduler.running if each.request_id in order]
+        assert stayed == [name for name in order if name in stayed]
+        assert len(scheduler.running) <= SEATS
+        assert len({each.lora_request.lora_int_id for each in scheduler.running if each.lora_request}) <= 4
+        while ahead.in_flight > (step // 1000) % 2:
+            ahead.deliver()
+    scheduler.set_pause_state(PauseState.UNPAUSED)
+    for _ in range(5_000):
+        if not scheduler.has_unfinished_requests() and not ahead.in_flight:
+            break
+        ahead.schedule()
+        ahead.deliver()
+    assert not scheduler.requests
+    assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == free
+    for name, (prompt, tokens) in lengths.items():
+        assert ahead.delivered[name] == [*range(prompt, prompt + tokens)], name
+    time.sleep(0.1)
+    ahead.schedule()
+    found = figures.read(tmp_path / "figures")
+    assert found is not None
+    assert found.faults == 0 < found.withheld_steps < found.rollout_steps
+    assert found.preempted > 0
+
+
+def test_rollouts_beyond_the_goals_wait_a_step_oldest_first_and_keep_their_cache(configured: Callable[[Path], Any], tmp_path: Path) -> None:
+    ahead = engine(configured, tmp_path / "figures")
+    rollouts = [ahead.add(f"{number}", PROMPT, 30) for number in range(6)]
+    ahead.schedule()
+    ahead.deliver()
+    ahead.scheduler._times = StepTime(SLOW)
+    ahead.add("served", [7, 8, 9], 2, URGENT_PRIORITY, extra=goals(ttft_s=0.05))  # nine tenths of it are planned for
+    ahead.add("late", PROMPT, 30)
+    assert ahead.schedule() == {"0": 1, "1": 1, "2": 1, "3": 1, "served": 3}
+    assert [request.num_preemptions for request in rollouts] == [0] * 6
+    assert [request.request_id for request in ahead.scheduler.running] == ["0", "1", "2", "3", "4", "5", "served"]
+    ahead.deliver()
+    ahead.scheduler.finish_requests("served", _aborted())
+    assert ahead.schedule().keys() == {*"012345", "late"}
+    ahead.deliver()
+    for _ in range(40):
+        ahead.schedule()
+        ahead.deliver()
+    assert all(ahead.delivered[each] == [*range(20, 50)] for each in (*"012345", "late"))
+
+
+def test_served_prompt_without_blocks_cuts_rollouts_to_half_once_until_a_newer_adapter(
+    configured: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    ahead = engine(configured, tmp_path / "figures")
+    rollouts = [ahead.add(f"{number}", _prompt(number), 200, adapter=1) for number in range(ROLLOUT_SEATS)]
+    ahead.schedule()
+    ahead.deliver()
+    ahead.add("served", _prompt(100), 4, URGENT_PRIORITY, extra=goals(10.0, 1.0))
+    assert ahead.schedule().keys() == {*"0123", "served"}
+    assert [request.num_preemptions for request in rollouts] == [0] * 4 + [1] * 4
+    for _ in range(20):
+        ahead.deliver()
+        assert ahead.schedule().keys() <= {*"0123", "served"}
+    assert "served" not in ahead.scheduler.requests
+    assert sum(request.num_preemptions for request in rollouts) == 4
+    ahead.deliver()
+    ahead.add("next step", [1, 2, 3], 4, adapter=2)
+    assert ahead.schedule().keys() >= {*"01234"}
+
+
+def test_canary_takes_only_the_blocks_that_it_needs(configured: Callable[[Path], Any], tmp_path: Path) -> None:
+    ahead = engine(configured, tmp_path / "figures")
+    rollouts = [ahead.add(f"{number}", _prompt(number), 200) for number in range(ROLLOUT_SEATS)]
+    ahead.schedule()
+    ahead.deliver()
+    ahead.add("canary", _prompt(100), 1, URGENT_PRIORITY)
+    assert "canary" in ahead.schedule()
+    assert sum(request.num_preemptions for request in rollouts) == 1
+
+
+def test_rollouts_leave_the_places_of_served_requests_free(configured: Callable[[Path], Any], tmp_path: Path) -> None:
+    ahead = engine(configured, tmp_path / "figures")
+    for number in range(SEATS):
+        ahead.add(f"{number}", PROMPT, 30)
+    assert len(ahead.schedule()) == ROLLOUT_SEATS
+    ahead.deliver()
+    ahead.add("served", PROMPT, 4, URGENT_PRIORITY, extra=goals(10.0, 1.0))
+    assert len(ahead.schedule()) == ROLLOUT_SEATS + 1
+
+
+class Broken(StepTime):
+    def expected_s(self, decodes: int, prefill_tokens: int) -> float:
+        raise ArithmeticError
+
+
+def test_failing_plan_leaves_the_step_to_vllm_and_ten_in_a_row_end_the_goals(configured: Callable[[Path], Any], tmp_path: Path) -> None:
+    ahead = engine(configured, tmp_path / "figures")
+    for number in range(6):
+        ahead.add(f"{number}", PROMPT, 100)
+    ahead.schedule()
+    ahead.deliver()
+    ahead.add("served", PROMPT, 100, URGENT_PRIORITY, extra=goals(0.02, 0.015))
+
+    def steps(times: StepTime, count: int) -> None:
+        for _ in range(count):
+            ahead.scheduler._times = times
+            names = ahead.schedule().keys()
+            assert (names == {*"012345", "served"}) == isinstance(times, Broken)
+            ahead.scheduler._steps.clear()  # nothing to learn from
+            ahead.deliver()
+
+    steps(Broken(), 9)
+    steps(StepTime(SLOW), 1)
+    steps(Broken(), 10)
+    ahead.scheduler._times = StepTime(SLOW)
+    time.sleep(0.1)
+    assert ahead.schedule().keys() == {*"012345", "served"}
+    found = figures.read(tmp_path / "figures")
+    assert found is not None
+    assert (found.faults, found.goals_off) == (19.0, 1.0)
+
+
+def test_without_goals_vllm_gets_what_it_got_before() -> None:
+    arguments = engine_arguments(EngineSettings.of(POOL.model_copy(update={"serving": Serving()}), device="cpu"), cpu=True)
+    assert GOALS not in arguments.additional_config
+    assert arguments.scheduler_cls == "rollout_svc.coserving.scheduler.ServingScheduler"
+    assert engine_arguments(EngineSettings.of(POOL, device="cpu"), cpu=True).scheduler_cls is None
+
+
+def _prompt(number: int) -> list[int]:
+    """Six blocks of its own, and the first tokens of the next one."""
+    return [number + 1] * 99
+
+
+def _aborted() -> Any:
+    from vllm.v1.request import RequestStatus
+
+    return RequestStatus.FINISHED_ABORTED
