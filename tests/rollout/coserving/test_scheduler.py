@@ -93,13 +93,13 @@ def test_random_steps_lose_no_request_and_no_block(configured: Callable[[Path], 
             scheduler.set_pause_state(PauseState.UNPAUSED if paused else PauseState.PAUSED_ALL)
         before = set(scheduler.requests)
         order = [each.request_id for each in scheduler.running]
-        ahead.schedule()
+        scheduled = [scheduler.requests[name] for name in ahead.schedule()]
         inside = [*scheduler.running, *scheduler.waiting, *scheduler.kv_holding_waiting]
         assert sorted(each.request_id for each in inside) == sorted(before), step
         stayed = [each.request_id for each in scheduler.running if each.request_id in order]
         assert stayed == [name for name in order if name in stayed]
         assert len(scheduler.running) <= SEATS
-        assert len({each.lora_request.lora_int_id for each in scheduler.running if each.lora_request}) <= 4
+        assert len({each.lora_request.lora_int_id for each in scheduled if each.lora_request}) <= 4
         while ahead.in_flight > (step // 1000) % 2:
             ahead.deliver()
     scheduler.set_pause_state(PauseState.UNPAUSED)
