@@ -50,7 +50,7 @@ def configured() -> Callable[[Path], Any]:
 
 
 def engine(configured: Callable[[Path], Any], path: Path) -> ModelFree:
-    from rollout_svc.coserving.scheduler import SleepingCoservingScheduler
+    from rollout_svc.coserving.checks import SleepingCoservingScheduler
 
     return ModelFree(configured(path), SleepingCoservingScheduler)
 
@@ -216,7 +216,7 @@ def test_failing_plan_leaves_the_step_to_vllm_and_ten_in_a_row_end_the_goals(con
 def test_without_goals_vllm_gets_what_it_got_before() -> None:
     arguments = engine_arguments(EngineSettings.of(POOL.model_copy(update={"serving": Serving()}), device="cpu"), cpu=True)
     assert GOALS not in arguments.additional_config
-    assert arguments.scheduler_cls == "rollout_svc.coserving.scheduler.ServingScheduler"
+    assert arguments.scheduler_cls == "rollout_svc.coserving.preemption.ServingScheduler"
     assert engine_arguments(EngineSettings.of(POOL, device="cpu"), cpu=True).scheduler_cls is None
 
 
