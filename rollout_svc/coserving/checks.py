@@ -35,7 +35,7 @@ class _ChecksWhilePaused(Scheduler):
         """Inside the block the queues contain only checks, and the scheduler is not paused."""
         self._pause_state = PauseState.UNPAUSED
         try:
-            with only(self, len(first(self.waiting, _is_check)), list(filter(_is_check, self.running))):
+            with only(self, first(self.waiting, _is_check), list(filter(_is_check, self.running))):
                 yield
         finally:
             self._pause_state = PauseState.PAUSED_ALL

@@ -60,7 +60,8 @@ class CoservingScheduler(ServingScheduler):
         super().__init__(*args, **kwargs)
         if missing := [name for name in USED if not hasattr(self, name)]:
             raise RuntimeError(f"latency goals need a vLLM whose scheduler has {', '.join(missing)}; install a tested one")
-        options = self.vllm_config.additional_config[GOALS]
+        config: Any = self.vllm_config  # vLLM's types are loose
+        options = config.additional_config[GOALS]
         self._share: float = options["training_share"]
         self._rollout_seats: int = options["rollouts"]
         self._file = FigureFile(Path(options["figures"]))

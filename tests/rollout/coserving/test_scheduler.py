@@ -81,7 +81,7 @@ def test_random_steps_lose_no_request_and_no_block(configured: Callable[[Path], 
             name, priority = f"{number}", URGENT_PRIORITY if served else random.choice((0, 0, -5))
             lengths[name] = (len(prompt), tokens)
             ahead.add(name, prompt, tokens, priority, chosen, extra)
-        if random.random() < 0.01 and not paused:
+        if random.random() < (0.1 if paused else 0.01):
             number += 1
             lengths[f"{number}"] = (4, 1)
             ahead.add(f"{number}", [1, 2, 3, 4], 1, CHECK_PRIORITY)
@@ -94,6 +94,8 @@ def test_random_steps_lose_no_request_and_no_block(configured: Callable[[Path], 
         before = set(scheduler.requests)
         order = [each.request_id for each in scheduler.running]
         scheduled = [scheduler.requests[name] for name in ahead.schedule()]
+        if scheduler.pause_state == PauseState.PAUSED_ALL:
+            assert all(each.priority == CHECK_PRIORITY for each in scheduled)
         inside = [*scheduler.running, *scheduler.waiting, *scheduler.kv_holding_waiting]
         assert sorted(each.request_id for each in inside) == sorted(before), step
         stayed = [each.request_id for each in scheduler.running if each.request_id in order]
