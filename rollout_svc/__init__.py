@@ -8,7 +8,7 @@ Layout    top to bottom, imports go down only
 
     replica.py      puts a replica together
     accelerators/   samplers of a shared accelerator: the engine parked and woken
-    coserving/      latency goals of served requests beside rollouts
+    coserving/      latency goals of served requests beside rollouts, and vLLM's schedulers
     service.py      handler of a request: turns of several members of one group, and the messages that answer it
     serving/        requests to versions, whose tokens are streamed
     adapters.py     adapter versions: load, check, share, evict; adapter_files.py their files

@@ -1,20 +1,8 @@
-"""vLLM schedulers of this service; they run in the engine's process.
+"""vLLM's scheduler for pools with latency goals.
 
-For pools that serve: rollouts must not keep the last sequence slot, adapter slot or KV cache block from an urgent request. vLLM's
-priorities only order waiting requests. A running request keeps its sequence slot and its adapter, and loses its blocks only to another
-running request. So before each step, rollouts of lowest priority are preempted until every waiting urgent request fits. A preempted
-rollout keeps its sampled tokens and its random generator, waits at its old rank, and recomputes its KV cache. The number of served
-requests is limited before they reach the engine (`serving/admission.py`).
-Measured on the tiny model with all sequences, slots and cache in use: median time to first token is 32 ms with preemption and 3.7 s
-without. Reserving the blocks that rollouts may need at most would leave most of the cache empty, as they end early.
-
-For pools with latency goals: rollouts that `plan.py` holds are hidden from vLLM for the step. They keep their KV cache and their
-place. vLLM preempts only requests that it sees, so a served request without a free block would evict another served one: blocks are made
-free before each step. Rollouts never take the sequence slots that are reserved for serving.
-
-For engines that sleep: checks run while all other requests are frozen. After a wake, checks compare log-probabilities, and nothing else
-may be sampled before they agree. vLLM's pause mode "keep" schedules nothing at all. These schedulers run checks,
-recognized by their priority, as if there were no other requests.
+Rollouts that `plan.py` holds are hidden from vLLM for the step. They keep their KV cache and their place. vLLM preempts only requests
+that it sees, so a served request without a free block would evict another served one: blocks are made free before each step. Rollouts
+never take the sequence slots that are reserved for serving.
 """
 
 import logging
@@ -22,22 +10,18 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.interface import PauseState
-from vllm.v1.core.sched.request_queue import RequestQueue, create_request_queue
-from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
 from rollout_svc.coserving.figures import FigureFile, Figures
 from rollout_svc.coserving.plan import Certain, Share, Stream, Wanted, decide, next_due_s, prompts_at_once
+from rollout_svc.coserving.preemption import ServingScheduler, adapter_of, first, is_urgent, only
 from rollout_svc.coserving.pressure import Cut, cut
 from rollout_svc.coserving.step_time import Step, StepTime
-from rollout_svc.engine.config import CHECK_PRIORITY, GOALS, ROLLOUT_ADAPTERS, URGENT_PRIORITY
+from rollout_svc.engine.config import GOALS
 
 USED = ("max_num_active_reqs", "prev_step_scheduled_req_ids", "kv_holding_waiting", "_preempt_request", "_pause_state")
 """Names of vLLM's scheduler that latency goals need."""
@@ -54,82 +38,6 @@ WRITTEN_EVERY_S = 0.1
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-
-
-class ServingScheduler(AsyncScheduler):
-    """Preempts rollouts for urgent requests.
-
-    `AsyncScheduler` is vLLM's default on GPUs, and equals `Scheduler` if asynchronous scheduling is off, as on a CPU."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._rollout_adapters = rollout_adapters(self.vllm_config)
-        assert self.lora_config is not None
-        self._most_adapters = self.lora_config.max_loras
-        self.lora_config = copy(self.lora_config)  # its maximum changes with each step; the worker keeps the original
-
-    def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        if self._pause_state == PauseState.PAUSED_ALL:
-            return super().schedule(*args, **kwargs)
-        urgent = _first(self.waiting, _is_urgent)
-        self._make_room(urgent)
-        self._limit_adapters(urgent)
-        with self._visible(urgent):
-            return super().schedule(*args, **kwargs)
-
-    @contextmanager
-    def _visible(self, urgent: list[Request]) -> Generator[None]:  # noqa: ARG002 (without goals all are visible)
-        """Inside the block the scheduler has only requests that may run. `urgent`: those that wait, the next one first."""
-        yield
-
-    def _make_room(self, urgent: list[Request]) -> None:
-        """Preempt rollouts until the urgent requests have sequence slots, adapter slots, and KV cache blocks for their prompts."""
-        if urgent:
-            for victim in self._free_slots(urgent):
-                if self._missing_blocks(urgent) <= 0:
-                    return
-                self._preempt_rollout(victim)
-
-    def _free_slots(self, urgent: list[Request]) -> list[Request]:
-        """Free sequence slots and adapter slots, the latter of the adapters with the fewest rollouts; return the rollouts left."""
-        rollouts = self._rollouts()
-        short = max(0, len(self.running) + len(urgent) - self.max_num_running_reqs)
-        wanted = {_adapter(request) for request in urgent} | {_adapter(request) for request in self.running if _is_urgent(request)}
-        wanted.discard(0)
-        sharing = Counter(adapter for request in rollouts[short:] if (adapter := _adapter(request)) and adapter not in wanted)
-        rarest = sorted(sharing, key=lambda adapter: sharing[adapter])
-        unwanted = set(rarest[: max(0, len(wanted) + len(sharing) - self._most_adapters)])
-        left: list[Request] = []
-        for place, rollout in enumerate(rollouts):
-            if place < short or _adapter(rollout) in unwanted:
-                self._preempt_rollout(rollout)
-            else:
-                left.append(rollout)
-        return left
-
-    def _missing_blocks(self, urgent: list[Request]) -> int:
-        """KV cache blocks that the prompts of urgent requests lack, beyond those that running requests need in this step."""
-        begun = sum(request.num_computed_tokens % self.block_size == 0 for request in self.running)
-        needed = begun + sum(request.num_tokens // self.block_size + 1 for request in urgent)
-        return len(self.kv_cache_config.kv_cache_groups) * needed - self.kv_cache_manager.block_pool.get_num_free_blocks()
-
-    def _limit_adapters(self, urgent: list[Request]) -> None:
-        """Keep rollouts off the adapter slots reserved for serving; running requests keep theirs."""
-        running = {_adapter(request) for request in self.running} - {0}
-        serving = {_adapter(request) for request in [*urgent, *self.running] if _is_urgent(request)} - {0}
-        assert self.lora_config is not None
-        self.lora_config.max_loras = max(len(running), min(self._most_adapters, self._rollout_adapters + len(serving)))
-
-    def _rollouts(self) -> list[Request]:
-        """Running rollouts in order of preemption: the last in vLLM's scheduling order first."""
-        return sorted((request for request in self.running if not _is_urgent(request)), reverse=True)
-
-    def _preempt_rollout(self, request: Request) -> None:
-        """Preempt a running rollout. A token of it that is in flight is still delivered; until then vLLM does not resume the rollout."""
-        self.running.remove(request)
-        # If it resumes in the same step, the model runner must not treat it as a request that kept running.
-        self.prev_step_scheduled_req_ids.discard(request.request_id)
-        self._preempt_request(request, 0.0)
 
 
 @dataclass
@@ -152,7 +60,8 @@ class CoservingScheduler(ServingScheduler):
         super().__init__(*args, **kwargs)
         if missing := [name for name in USED if not hasattr(self, name)]:
             raise RuntimeError(f"latency goals need a vLLM whose scheduler has {', '.join(missing)}; install a tested one")
-        options = self.vllm_config.additional_config[GOALS]
+        config: Any = self.vllm_config  # vLLM's types are loose
+        options = config.additional_config[GOALS]
         self._share: float = options["training_share"]
         self._rollout_seats: int = options["rollouts"]
         self._file = FigureFile(Path(options["figures"]))
@@ -175,8 +84,8 @@ class CoservingScheduler(ServingScheduler):
         if extra and (goals := extra.get(GOALS)):
             spare_s = (1 - AIMED) * max(0.0, goals["first_due_s"] - time.monotonic())
             self._served[request.request_id] = _Served(goals["first_due_s"] - spare_s, AIMED * goals["tpot_s"])
-        if not _is_urgent(request):
-            self._newest_adapter = max(self._newest_adapter, _adapter(request))
+        if not is_urgent(request):
+            self._newest_adapter = max(self._newest_adapter, adapter_of(request))
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         began_s, self._held, self._is_hiding = time.monotonic(), 0, False
@@ -247,10 +156,10 @@ class CoservingScheduler(ServingScheduler):
         return len(self.kv_cache_config.kv_cache_groups) * ((request.num_computed_tokens or request.num_tokens) // self.block_size + 1)
 
     def _blocks_of_rollouts(self) -> int:
-        return sum(self._blocks(request) for request in self.running if not _is_urgent(request))
+        return sum(self._blocks(request) for request in self.running if not is_urgent(request))
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        if not _is_urgent(request):
+        if not is_urgent(request):
             self._counts.update(preempted=1, recomputed_tokens=request.num_computed_tokens)
         super()._preempt_request(request, *args, **kwargs)
 
@@ -259,7 +168,7 @@ class CoservingScheduler(ServingScheduler):
     @contextmanager
     def _visible(self, urgent: list[Request]) -> Generator[None]:
         """Without a plan, all that wait are visible, but rollouts do not take the places of served requests."""
-        rollouts = [request for request in self.running if not _is_urgent(request)]
+        rollouts = [request for request in self.running if not is_urgent(request)]
         free = max(0, self._rollout_seats - len(rollouts))
         chosen = None if self._is_stalled else self._guarded(lambda: self._chosen(urgent, rollouts, free))
         running = self.running if chosen is None else chosen[1]
@@ -271,7 +180,7 @@ class CoservingScheduler(ServingScheduler):
                 yield
             else:
                 self._is_hiding = True
-                with _only(self, *chosen):
+                with only(self, *chosen):
                     yield
         finally:
             self.max_num_active_reqs = self._most_active
@@ -302,7 +211,7 @@ class CoservingScheduler(ServingScheduler):
         times = self._times = self._times or StepTime(self._profile)
         now_s, under_way_s = time.monotonic(), self._under_way_s(times)
         begins_s = now_s + under_way_s
-        serving = [request for request in self.running if _is_urgent(request)]
+        serving = [request for request in self.running if is_urgent(request)]
         filling = [request for request in rollouts if self._tokens(request) > 1]  # prompts that need several steps
         decoding = [request for request in rollouts if self._tokens(request) <= 1]
         tokens = [self._tokens(request) for request in serving]
@@ -341,10 +250,10 @@ class CoservingScheduler(ServingScheduler):
         """
         blocks = self._cut.blocks - self._blocks_of_rollouts() if self._cut is not None else self.cache_config.num_gpu_blocks or 0
         assert self.lora_config is not None
-        adapters = {_adapter(request) for request in self.running} - {0}
+        adapters = {adapter_of(request) for request in self.running} - {0}
         found: list[Request] = []
-        for request in _first(self.waiting, lambda _: True, after + PROMPTS_SEEN)[after:]:
-            adapter, blocks = _adapter(request), blocks - self._blocks(request)
+        for request in first(self.waiting, lambda _: True, after + PROMPTS_SEEN)[after:]:
+            adapter, blocks = adapter_of(request), blocks - self._blocks(request)
             if len(found) == min(free, PROMPTS_PLANNED) or blocks < 0:
                 break
             if adapter and adapter not in adapters and len(adapters) >= self.lora_config.max_loras:
@@ -386,91 +295,9 @@ class CoservingScheduler(ServingScheduler):
         times = self._times or StepTime()
         now = {
             "held": self._held,
-            "serving_blocks": sum(self._blocks(request) for request in self.running if _is_urgent(request)),
+            "serving_blocks": sum(self._blocks(request) for request in self.running if is_urgent(request)),
             "blocks": self.cache_config.num_gpu_blocks or 0,
             "goals_off": int(self._failures == MAX_FAILURES),
         }
         errors = {"margin": times.margin, "median_error": times.median_error, "p95_error": times.p95_error}
         self._file.write(Figures(**dict(self._counts), **now, **errors))
-
-
-def rollout_adapters(config: Any) -> int:
-    """Maximum adapters of rollouts in a batch. `Any`: vLLM's types are loose."""
-    return int(config.additional_config[ROLLOUT_ADAPTERS])
-
-
-def _is_urgent(request: Request) -> bool:
-    return request.priority <= URGENT_PRIORITY
-
-
-def _adapter(request: Request) -> int:
-    """Number of the request's adapter; 0 for the base model."""
-    return request.lora_request.lora_int_id if request.lora_request else 0
-
-
-class _ChecksWhilePaused(Scheduler):
-    def get_num_unfinished_requests(self) -> int:
-        if self._pause_state != PauseState.PAUSED_ALL:
-            return super().get_num_unfinished_requests()
-        return sum(map(_is_check, self.requests.values()))
-
-    def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        if self._pause_state != PauseState.PAUSED_ALL or not any(map(_is_check, self.requests.values())):
-            return super().schedule(*args, **kwargs)
-        with self._without_frozen():
-            return super().schedule(*args, **kwargs)
-
-    @contextmanager
-    def _without_frozen(self) -> Generator[None]:
-        """Inside the block the queues contain only checks, and the scheduler is not paused."""
-        self._pause_state = PauseState.UNPAUSED
-        try:
-            with _only(self, len(_first(self.waiting, _is_check)), list(filter(_is_check, self.running))):
-                yield
-        finally:
-            self._pause_state = PauseState.PAUSED_ALL
-
-
-class SleepingScheduler(_ChecksWhilePaused, AsyncScheduler):
-    pass
-
-
-class SleepingServingScheduler(_ChecksWhilePaused, ServingScheduler):
-    pass
-
-
-class SleepingCoservingScheduler(_ChecksWhilePaused, CoservingScheduler):
-    pass
-
-
-def _is_check(request: Request) -> bool:
-    return request.priority <= CHECK_PRIORITY
-
-
-def _first(queue: RequestQueue, wanted: Callable[[Request], bool], most: int | None = None) -> list[Request]:
-    """The queue's first requests, up to the first one that is not wanted. Iterating over a queue would sort all of it."""
-    found: list[Request] = []
-    while queue and (most is None or len(found) < most) and wanted(queue.peek_request()):
-        found.append(queue.pop_request())
-    queue.prepend_requests(reversed(found))
-    return found
-
-
-@contextmanager
-def _only(scheduler: Scheduler, waiting: list[Request], running: list[Request]) -> Generator[None]:
-    """Inside the block the scheduler has only these of its requests. Afterwards hidden ones are back where they were."""
-    queue, holding, before = scheduler.waiting, scheduler.kv_holding_waiting, scheduler.running
-    queue.remove_requests(waiting)
-    scheduler.waiting, scheduler.kv_holding_waiting = create_request_queue(scheduler.policy), create_request_queue(scheduler.policy)
-    for request in waiting:
-        scheduler.waiting.add_request(request)
-    scheduler.running = list(running)
-    try:
-        yield
-    finally:
-        queue.prepend_requests(scheduler.waiting)
-        holding.prepend_requests(scheduler.kv_holding_waiting)
-        scheduler.waiting, scheduler.kv_holding_waiting = queue, holding
-        shown, left = set(running), set(scheduler.running)
-        entered = [request for request in scheduler.running if request not in shown]
-        scheduler.running = [request for request in before if request in left or request not in shown] + entered

@@ -161,7 +161,7 @@ def engine_arguments(settings: EngineSettings, *, cpu: bool) -> Any:
         if not cpu:
             of_device["long_prefill_token_threshold"] = GOAL_CHUNK_TOKENS
     if scheduler := _scheduler(settings):
-        of_device["scheduler_cls"] = f"rollout_svc.coserving.scheduler.{scheduler}"
+        of_device["scheduler_cls"] = f"rollout_svc.coserving.{scheduler}"
     if settings.sleeps:
         of_device |= _sleeping_arguments(settings, cpu=cpu)
     return AsyncEngineArgs(
@@ -200,9 +200,11 @@ def _sleeping_arguments(settings: EngineSettings, *, cpu: bool) -> dict[str, Any
 
 
 def _scheduler(settings: EngineSettings) -> str:
-    """Name of the scheduler's class; empty: vLLM's own."""
+    """Module and class of the scheduler in `coserving/`; empty: vLLM's own."""
     kind = "Coserving" if settings.goals is not None else "Serving" if settings.serving_sequences else ""
-    return f"{'Sleeping' if settings.sleeps else ''}{kind}Scheduler" if kind or settings.sleeps else ""
+    if settings.sleeps:
+        return f"checks.Sleeping{kind}Scheduler"
+    return {"Coserving": "scheduler.CoservingScheduler", "Serving": "preemption.ServingScheduler", "": ""}[kind]
 
 
 def require_head(settings: EngineSettings, found: str) -> None:

@@ -18,16 +18,17 @@ from rollout_svc.engine.stream import RequestGoals, StreamRequest, stream
 from tests.rollout.engines import running_engine
 from tests.support.rollout.requests import POOL, PROMPT, sample_request
 
+ROLLOUTS = 64
 GOALS = Goals(ttft_s=2.0, tpot_s=0.5)
 """What a busy machine meets, so that the engine starts."""
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
 async def goal_engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Engine]:
-    """Sixteen sequences for rollouts and four for serving."""
+    """`ROLLOUTS` sequences for rollouts and four for serving."""
     settings = replace(
         EngineSettings.of(POOL, device="cpu", cores=(0,)),
-        sequences=20,
+        sequences=ROLLOUTS + 4,
         serving_sequences=4,
         serving_adapters=1,
         invariant=True,
@@ -43,24 +44,28 @@ async def goal_engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
 @pytest.mark.asyncio(loop_scope="session")
 async def test_rollouts_beside_serving_wait_and_sample_the_same(goal_engine: Engine) -> None:
     engine = goal_engine
-    requests = [sample_request([*PROMPT, number], seed=number, max_tokens=200, stop_ids=[]) for number in range(16)]
+    requests = [sample_request([*PROMPT, number], seed=number, max_tokens=60, stop_ids=[]) for number in range(ROLLOUTS)]
     alone = await asyncio.gather(*map(engine.sample, requests))
     before = figures.read(engine.settings.figures)
     assert before is not None
 
-    async def serve(number: int) -> int:
-        """A request whose tokens are due at once, as long as it can catch up."""
-        goals = RequestGoals(time.monotonic() + 0.05, tpot_s=0.004)
-        request = StreamRequest(f"served-{number}", [*PROMPT, 30 + number], 40, seed=1, stop_ids=[], adapter=None, goals=goals)
-        return sum([len(part.ids) async for part in stream(engine, request)])
+    async def serve(number: int, tpot_s: float) -> float:
+        """Seconds from one of its tokens to the next."""
+        goals = RequestGoals(time.monotonic() + 1.0, tpot_s)
+        request = StreamRequest(f"served-{number}", [*PROMPT, 30 + number], 30, seed=1, stop_ids=[], adapter=None, goals=goals)
+        times = [time.monotonic() async for part in stream(engine, request) for _ in part.ids]
+        assert len(times) == 30
+        return (times[-1] - times[0]) / 29
 
-    async def serving() -> list[int]:
-        return [await serve(number) for number in range(8)]
+    idle_s = min([await serve(number, 1.0) for number in range(3)])
 
-    beside, served = await asyncio.gather(
+    async def serving() -> list[float]:
+        """A step with all rollouts takes more than twice as long as one with a request alone."""
+        return [await serve(number, 1.7 * idle_s) for number in range(3, 7)]
+
+    beside, _ = await asyncio.gather(
         asyncio.gather(*(engine.sample(replace(request, request_id=f"{request.request_id}-beside")) for request in requests)), serving()
     )
-    assert served == [40] * 8
     assert beside == alone
     after = figures.read(engine.settings.figures)
     assert after is not None

@@ -50,7 +50,7 @@ def configured() -> Callable[[Path], Any]:
 
 
 def engine(configured: Callable[[Path], Any], path: Path) -> ModelFree:
-    from rollout_svc.coserving.scheduler import SleepingCoservingScheduler
+    from rollout_svc.coserving.checks import SleepingCoservingScheduler
 
     return ModelFree(configured(path), SleepingCoservingScheduler)
 
@@ -81,7 +81,7 @@ def test_random_steps_lose_no_request_and_no_block(configured: Callable[[Path], 
             name, priority = f"{number}", URGENT_PRIORITY if served else random.choice((0, 0, -5))
             lengths[name] = (len(prompt), tokens)
             ahead.add(name, prompt, tokens, priority, chosen, extra)
-        if random.random() < 0.01 and not paused:
+        if random.random() < (0.1 if paused else 0.01):
             number += 1
             lengths[f"{number}"] = (4, 1)
             ahead.add(f"{number}", [1, 2, 3, 4], 1, CHECK_PRIORITY)
@@ -93,13 +93,15 @@ def test_random_steps_lose_no_request_and_no_block(configured: Callable[[Path], 
             scheduler.set_pause_state(PauseState.UNPAUSED if paused else PauseState.PAUSED_ALL)
         before = set(scheduler.requests)
         order = [each.request_id for each in scheduler.running]
-        ahead.schedule()
+        scheduled = [scheduler.requests[name] for name in ahead.schedule()]
+        if scheduler.pause_state == PauseState.PAUSED_ALL:
+            assert all(each.priority == CHECK_PRIORITY for each in scheduled)
         inside = [*scheduler.running, *scheduler.waiting, *scheduler.kv_holding_waiting]
         assert sorted(each.request_id for each in inside) == sorted(before), step
         stayed = [each.request_id for each in scheduler.running if each.request_id in order]
         assert stayed == [name for name in order if name in stayed]
         assert len(scheduler.running) <= SEATS
-        assert len({each.lora_request.lora_int_id for each in scheduler.running if each.lora_request}) <= 4
+        assert len({each.lora_request.lora_int_id for each in scheduled if each.lora_request}) <= 4
         while ahead.in_flight > (step // 1000) % 2:
             ahead.deliver()
     scheduler.set_pause_state(PauseState.UNPAUSED)
@@ -216,7 +218,7 @@ def test_failing_plan_leaves_the_step_to_vllm_and_ten_in_a_row_end_the_goals(con
 def test_without_goals_vllm_gets_what_it_got_before() -> None:
     arguments = engine_arguments(EngineSettings.of(POOL.model_copy(update={"serving": Serving()}), device="cpu"), cpu=True)
     assert GOALS not in arguments.additional_config
-    assert arguments.scheduler_cls == "rollout_svc.coserving.scheduler.ServingScheduler"
+    assert arguments.scheduler_cls == "rollout_svc.coserving.preemption.ServingScheduler"
     assert engine_arguments(EngineSettings.of(POOL, device="cpu"), cpu=True).scheduler_cls is None
 
 

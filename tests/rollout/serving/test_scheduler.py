@@ -27,7 +27,7 @@ def config() -> Any:
 
 def test_rollout_that_is_preempted_with_a_token_in_flight_has_it_once(config: Any) -> None:
     """It could resume in the same step: its blocks, and its place, are free."""
-    from rollout_svc.coserving.scheduler import ServingScheduler
+    from rollout_svc.coserving.preemption import ServingScheduler
 
     ahead, prompt = ModelFree(config, ServingScheduler), list(range(PROMPT_TOKENS))
     ahead.add("first", prompt, 10)
