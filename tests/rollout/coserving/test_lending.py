@@ -110,7 +110,7 @@ def test_use_is_the_mean_of_ten_seconds() -> None:
     for second in range(31):
         held = 400.0 * max(0, second - 25)
         window.add(float(second), grown(100.0 * second, withheld_steps=held, serving_blocks=50.0 if second > 25 else 0.0))
-    assert window.use == Use(0.25, pytest.approx(0.25))
+    assert (window.use.serving_kv, window.use.withheld) == pytest.approx((0.25, 0.25))
     assert window.held == pytest.approx(2.0)
 
 
