@@ -11,6 +11,10 @@ from math import exp
 
 from rollout_svc.coserving.step_time import StepTime
 
+AIMED = 0.9
+"""Fraction of each goal planned for; the rest is for a token's way to its client."""
+PROMPTS_PLANNED = 8
+"""Maximum prompts of rollouts that enter in one step beside requests with goals."""
 LONGEST_GAP = 4.0
 """Maximum time between two tokens of a request, as a multiple of its goal for the mean, however much time it has saved."""
 CATCH_UP = 1.01

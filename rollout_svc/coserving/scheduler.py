@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from vllm.v1.request import Request
 
 from rollout_svc.coserving.figures import FigureFile, Figures
-from rollout_svc.coserving.plan import Certain, Share, Stream, Wanted, decide, next_due_s, prompts_at_once
+from rollout_svc.coserving.plan import AIMED, PROMPTS_PLANNED, Certain, Share, Stream, Wanted, decide, next_due_s, prompts_at_once
 from rollout_svc.coserving.preemption import ServingScheduler, adapter_of, first, is_urgent, only
 from rollout_svc.coserving.pressure import Cut, cut
 from rollout_svc.coserving.step_time import Step, StepTime
@@ -25,10 +25,6 @@ from rollout_svc.engine.config import GOALS
 
 USED = ("max_num_active_reqs", "prev_step_scheduled_req_ids", "kv_holding_waiting", "_preempt_request", "_pause_state")
 """Names of vLLM's scheduler that latency goals need."""
-AIMED = 0.9
-"""Fraction of each goal planned for; the rest is for a token's way to its client."""
-PROMPTS_PLANNED = 8
-"""Maximum prompts of rollouts that enter in one step beside requests with goals."""
 PROMPTS_SEEN = 32
 """Maximum waiting rollouts among which they are sought."""
 PROFILE_STEPS = 512
