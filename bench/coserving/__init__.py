@@ -7,7 +7,9 @@ Each part writes bench/results/coserving-NAME.json, with rows for a table and ch
     memory     a full KV cache, and rollouts of twice as many adapters as there are slots
     tokens     the same rollouts alone and beside serving: tokens and log-probabilities
     weights    bytes of an adapter version, its way to the first token, and gaps of streams while it loads
+    http       on the real stack: a day on two samplers, one of which is stopped, and twice what serving alone attains
+    simulator  a day on 14 simulated engines, if predictions of `arms` are near
 
 Layout    engine.py engines of arms · scheduler.py an arm's `decide` inside them · load.py requests at their times, and rollouts beside them
-          sums.py goals met, quiet rounds, checks
+          sums.py goals met, quiet rounds, checks · trace.py a day's requests
 """

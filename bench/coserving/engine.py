@@ -66,9 +66,7 @@ def settings(name: str, device: str, folder: Path, **changes: Any) -> EngineSett
     made = replace(EngineSettings.of(pool, device="cuda" if device == "cuda" else "cpu", cores=cores), **changes)
     if name in (PLAIN, FCFS):
         return made
-    made = replace(
-        made, sequences=made.sequences + SERVED, adapters=made.adapters + 1, serving_sequences=SERVED, serving_adapters=1
-    )
+    made = replace(made, sequences=made.sequences + SERVED, adapters=made.adapters + 1, serving_sequences=SERVED, serving_adapters=1)
     return made if name == TODAY else replace(made, goals=LENIENT, training_share=0.1, figures=folder / f"{name}.figures")
 
 

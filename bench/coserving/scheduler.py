@@ -11,8 +11,8 @@ from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
+from bench.coserving.sums import DECIDES
 from rollout_svc.coserving import plan, scheduler
-from rollout_svc.coserving.plan import Certain, Plan, Wanted
 from rollout_svc.coserving.preemption import ServingScheduler
 from rollout_svc.coserving.scheduler import CoservingScheduler
 from rollout_svc.coserving.step_time import StepTime
@@ -22,19 +22,6 @@ ARM = "bench_arm"
 WRONG = "wrong-by-half"
 """Beginning of the id of a request with which the step time model is made wrong: as if all steps so far had taken half as long."""
 WRITTEN_EVERY_S = 0.1
-
-
-def capped(most: int) -> Any:
-    """A `decide` of at most that many rollouts beside requests with goals. 0: time slices, whose rollouts get all the time between."""
-
-    def decide(now_s: float, certain: Certain, wanted: Wanted, times: StepTime, *, owed: bool) -> Plan:  # noqa: ARG001 (as the product's)
-        running = min(most, wanted.running)
-        return Plan(running, min(most - running, len(wanted.prompts)) if running == wanted.running else 0)
-
-    return decide
-
-
-DECIDES = {"ours": plan.decide, "slices": capped(0), "cap-8": capped(8), "cap-16": capped(16), "cap-32": capped(32)}
 
 
 class _Vllm(AsyncScheduler):

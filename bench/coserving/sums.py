@@ -6,6 +6,9 @@ from typing import Any
 
 from bench.harness.report import percentile
 from common.pools import Goals
+from rollout_svc.coserving import plan
+from rollout_svc.coserving.plan import Certain, Plan, Wanted
+from rollout_svc.coserving.step_time import StepTime
 
 QUIET = 1.15
 """Maximum of a round's own `alone`, as a multiple of the quietest round's."""
@@ -19,6 +22,13 @@ class Options:
     """Of one arm in a round."""
     device: str = "cpu"
     small: bool = False
+    day_s: float = 600.0
+    """Of the compressed day, by HTTP and simulated."""
+    overload_s: float = 120.0
+    goals: Goals | None = None
+    """By HTTP; None: multiples of what is measured alone."""
+    rate: float | None = None
+    """Requests a second that serving alone attains by HTTP; None: it is measured."""
 
 
 @dataclass
@@ -107,6 +117,24 @@ def row(name: str, windows: Sequence[Window]) -> Row:
         "tokens_per_s": round(sum(window.rollout_tokens for window in windows) / max(1e-9, sum(window.seconds for window in windows))),
         **({"step_p50_s": round(percentile(steps, 0.5), 2), "step_p90_s": round(percentile(steps, 0.9), 2)} if steps else {}),
     }
+
+
+def capped(most: int) -> Callable[..., Plan]:
+    """A `decide` of at most that many rollouts beside requests with goals. 0: time slices, whose rollouts get all the time between."""
+
+    def decide(now_s: float, certain: Certain, wanted: Wanted, times: StepTime, *, owed: bool) -> Plan:  # noqa: ARG001 (as the product's)
+        running = min(most, wanted.running)
+        return Plan(running, min(most - running, len(wanted.prompts)) if running == wanted.running else 0)
+
+    return decide
+
+
+DECIDES: dict[str, Callable[..., Plan]] = {
+    "ours": plan.decide,
+    "slices": capped(0),
+    **{f"cap-{most}": capped(most) for most in (8, 16, 32)},
+}
+"""By arm."""
 
 
 def check(name: str, found: float, holds: Callable[[float], bool], goal: str) -> Row:
