@@ -21,7 +21,7 @@ from typing import Any
 
 import aiohttp
 
-from bench.coserving.sums import Asked, Options, Row, Window, at_least, at_most, attained, durations_s, row
+from bench.coserving.sums import PROMPT, TOKENS, Asked, Options, Row, Window, at_least, at_most, attained, durations_s, row
 from bench.coserving.trace import MEAN_SHARE, arrivals, day
 from bench.harness.keys import keys_of
 from bench.harness.measures.tap import Heard, overheard
@@ -61,7 +61,7 @@ SEQUENCES, SHARE = 64, 0.1
 """Rollout sequences of a sampler, and the pool's `training_share`."""
 ACCELERATORS = "ab"
 TENANTS, TASKS = ("acme", "globex"), 4
-PROMPT, TOKENS, WORDS = 160, 24, 500
+WORDS = 500
 LENIENT = Goals(10.0, 1.0)
 TIMES_TTFT, TIMES_TPOT = 5.0, 2.0
 """Goals, as multiples of what the idle stack takes."""

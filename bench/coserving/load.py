@@ -3,24 +3,21 @@
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
 
 from bench.coserving.engine import TASKS, ArmEngine
-from bench.coserving.sums import Asked, Window
+from bench.coserving.sums import PROMPT, ROLLOUT_PROMPT, ROLLOUT_TOKENS, TOKENS, Asked, Window
 from common.errors import Fatal, Reject
 from common.pools import Goals
 from rollout_svc.engine.engine import SampleRequest
 from rollout_svc.engine.stream import RequestGoals, StreamRequest, stream
 
-PROMPT, TOKENS = 160, 24
-"""Tokens of a served request and of its answer."""
 WORDS = 500
 STEP = 24
 """Rollouts of a task's step; all tasks together want 2.25 times the seats."""
-ROLLOUT_PROMPT, ROLLOUT_TOKENS = 24, (40, 200)
 SETTLE_S = 1.0
 """Seconds of rollouts before a window begins."""
 DRAIN_S = 5.0
@@ -154,9 +151,3 @@ async def measured(arm: ArmEngine, load: Load | None, seconds: float, seed: int,
         return await window(arm, load, seconds, seed, goals, None)
     async with rollouts(arm) as beside:
         return await window(arm, load, seconds, seed, goals, beside)
-
-
-def durations_s(asked: Sequence[Asked]) -> tuple[float, float]:
-    """Medians of the seconds to a first token and to each further one."""
-    ordered = sorted(one.first_s or float("inf") for one in asked), sorted(one.tpot_s for one in asked)
-    return ordered[0][len(asked) // 2], ordered[1][len(asked) // 2]

@@ -13,14 +13,27 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import structlog
 
 from bench.coserving import trace
-from bench.coserving.sums import DECIDES, Asked, Options, Row, Window, at_least, at_most, row
+from bench.coserving.sums import (
+    DECIDES,
+    PROMPT,
+    ROLLOUT_PROMPT,
+    ROLLOUT_TOKENS,
+    TOKENS,
+    Asked,
+    Options,
+    Row,
+    Window,
+    at_least,
+    at_most,
+    row,
+)
 from bench.harness import report
 from bench.harness.services import BenchError
 from bench.plex import events
@@ -31,26 +44,27 @@ from common.pools import Goals
 from rollout_svc.coserving import figures, lender, lending, plan, step_time
 from rollout_svc.replica import MOVE_S
 
-MODULES = (plan, step_time, lending, lender, figures, reading, queues, delivery, events, trace)
+MODULES = (plan, step_time, lending, lender, figures, reading, queues, delivery)
 NEAR = 0.2
 """Maximum error of a prediction, relative to what was measured."""
-SEATS, SERVED, PROMPT, TOKENS = 64, 16, 160, 24
-"""Sequences for rollouts and for serving; tokens of a served prompt and of its answer."""
-ROLLOUT_PROMPT, ROLLOUT_TOKENS = 24, 120
+SEATS, SERVED = 64, 16
+"""Sequences for rollouts and for serving."""
 BLOCK, BLOCKS, SHARE, JITTER = 16, 4096, 0.1, 0.1
 MEDIAN, SPREADS = 100, 2.5
 """Median tokens of a trajectory; standard deviations between it and the longest of a step."""
-POINTS = 6
+POINTS, LOADS, ARMS = 6, {"30 %": 0.3, "70 %": 0.7}, ("slices", "cap-16", "ours")
+"""Points that must be near, by the loads and arms that `arms` measures."""
+TIMES_TTFT, TIMES_TPOT = 5.0, 2.0
+"""Goals of `arms`, as multiples of medians alone."""
 OWN, LENDING = 6, 8
 """Engines for rollouts alone, and those that serve (48 : 64 in the paper)."""
 TASKS, GROUPS, MEMBERS, TRAIN_S = 28, 8, 8, 2.0
 """Tasks, groups of a step, members of a group, and seconds between a step's last trajectory and the next step."""
 
 
-def digest() -> str:
-    """Of the functions that decide here, and of this module."""
-    paths = [Path(str(module.__file__)) for module in MODULES] + [Path(__file__)]
-    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
+def digest(modules: Sequence[ModuleType] = MODULES) -> str:
+    """Of the functions that decide here and in a measured engine."""
+    return hashlib.sha256(b"".join(Path(str(module.__file__)).read_bytes() for module in modules)).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -64,7 +78,8 @@ class Cost:
     @classmethod
     def of(cls, ttft_s: float, tpot_s: float, tokens_per_s: float) -> "Cost":
         """From a first and a further token alone, and from rollout tokens without serving, all `SEATS` in use."""
-        decodes, prompt_tokens = SEATS * (1 - 1 / ROLLOUT_TOKENS), SEATS * ROLLOUT_PROMPT / ROLLOUT_TOKENS
+        each = sum(ROLLOUT_TOKENS) / 2
+        decodes, prompt_tokens = SEATS * (1 - 1 / each), SEATS * ROLLOUT_PROMPT / each
         rows = ((1, 0, PROMPT), (1, 1, 0), (1, decodes, prompt_tokens))
         return cls(*np.linalg.solve(np.array(rows), np.array((ttft_s, tpot_s, SEATS / tokens_per_s))).tolist())
 
@@ -105,6 +120,8 @@ class Engine:
     goals: Goals
     seed: int
     factor: float = 1.0
+    jitter: float = JITTER
+    """Standard deviation of a step's logarithm."""
     rollouts: list[Rollout] = field(default_factory=list[Rollout])
     waiting: deque[Rollout] = field(default_factory=deque[Rollout])
     serving: list[Served] = field(default_factory=list[Served])
@@ -143,7 +160,7 @@ class Engine:
         served, first = list(self.serving), [self.asked.popleft() for _ in range(entering)]
         running = self.rollouts[: chosen.running]
         decodes, tokens = len(served) + len(running), PROMPT * len(first) + ROLLOUT_PROMPT * len(begun)
-        took_s = self.cost.step_s(decodes, tokens) * self._random.lognormvariate(0.0, JITTER)
+        took_s = self.cost.step_s(decodes, tokens) * self._random.lognormvariate(0.0, self.jitter)
         self.rollouts += begun
         self.serving += first
 
@@ -232,8 +249,7 @@ def one_engine(point: Point, cost: Cost, goals: Goals, seconds: float, seed: int
     engine, random, asked = Engine(clock, cost, DECIDES[point.arm], goals, seed), Random(seed), list[Asked]()
 
     def refill() -> None:
-        tokens = random.randint(ROLLOUT_TOKENS // 3, 5 * ROLLOUT_TOKENS // 3)
-        engine.waiting.append(Rollout("", tokens, refill))
+        engine.waiting.append(Rollout("", random.randint(*ROLLOUT_TOKENS), refill))
 
     for _ in range(SEATS):
         refill()
@@ -252,15 +268,6 @@ def send(clock: events.Events, engines: Sequence[Engine], times: Sequence[float]
 
     for at_s in times:
         clock.at(at_s, serve)
-
-
-def predictions(points: Sequence[Point], cost: Cost, goals: Goals, seconds: float) -> list[Row]:
-    found = list[Row]()
-    for number, point in enumerate(points):
-        said = one_engine(point, cost, goals, seconds, number).rollout_tokens / seconds
-        error = said / point.tokens_per_s - 1
-        found.append({**asdict(point), "simulated": round(said), "error": round(error, 3)})
-    return found
 
 
 # --------------------------------------------------------------------------------------------------------------------------- many engines
@@ -288,7 +295,7 @@ class Replica:
         """`reports`: what it knows of all replicas; None: it lends nothing, and takes rollouts alone."""
         self.name, self.engine, self.queue, self.slots = name, engine, deque[Message](), Slots(SEATS)
         self.messages: dict[str, Message] = {}
-        self.helped, self.begun, self.sizes = 0, 0, [SEATS]
+        self.begun, self.helped, self.handed_back, self.sizes = 0, 0, 0, [SEATS]
 
         async def values(*_: object) -> list[ReplicaReport]:
             return reports() if reports is not None else []
@@ -353,6 +360,7 @@ class Replica:
         self.take()
 
     def _hand_back(self, message: Message) -> None:
+        self.handed_back += 1
         del self.messages[message.rollouts[0].name]
         self.engine.drop(message.rollouts)
         self.slots.release(len(message.rollouts))
@@ -464,48 +472,46 @@ OTHERS = [Case("ours", factor=0.5), Case("ours", factor=1.5), Case("ours", late_
 
 
 def run(options: Options) -> dict[str, Any]:
-    """Raises: BenchError if a prediction is not near what was measured."""
+    """Raises: BenchError if a prediction is not near what was measured by these modules."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    cost, goals, rate, points = measured(report.read("coserving-arms"))
-    calibrated = calibration(points, cost, goals, 3.0 if options.small else 60.0)
-    return simulated(calibrated, cost, goals, rate, 10.0 if options.small else options.day_s)
+    return simulated(report.read("coserving-arms"), options)
+
+
+def simulated(arms: dict[str, Any], options: Options) -> dict[str, Any]:
+    """The day on many engines, where `arms` has what one engine does. Raises: BenchError as `measured` and `predictions`."""
+    cost, goals, rate, points = measured(arms)
+    near = predictions(points, cost, goals, 3.0 if options.small else 60.0)
+    rows = dict[Case, Row]()
+    for case in (*CASES, *OTHERS):
+        window, more = many_engines(case, cost, goals, rate, options.day_s)
+        rows[case] = {**asdict(case), **row(f"simulated {case.arm}", [window]), **more}
+    about = {"simulation": True, "digest": digest(), "cost": asdict(cost), "points": near, "day_s": options.day_s}
+    return about | {"rows": list(rows.values()), "checks": checks(rows)}
 
 
 def measured(arms: dict[str, Any]) -> tuple[Cost, Goals, float, list[Point]]:
     """What `arms` measured: costs of steps, goals, requests a second that one engine attains alone, and points.
 
-    Raises: BenchError if it did not run.
+    Raises: BenchError if it did not run, or measured other modules.
     """
-    if not arms:
-        raise BenchError("run `python -m bench.coserving arms` first: the simulator is compared with it")
+    if arms.get("digest") != digest():
+        raise BenchError("`arms` measured other modules than these, or nothing: run `python -m bench.coserving arms` first")
     sampled = {(one["load"], one["arm"]): one["tokens_per_s"] for one in arms["rows"]}
     ttft_s, tpot_s, rate = arms["goals_ms"]["ttft"] / 1e3, arms["goals_ms"]["tpot"] / 1e3, arms["attained_per_s"]
-    points = [
-        Point(arm, share * rate, sampled[load, arm])
-        for load, share in (("30 %", 0.3), ("70 %", 0.7))
-        for arm in ("slices", "cap-16", "ours")
-        if (load, arm) in sampled
-    ]
-    return Cost.of(ttft_s / 5, tpot_s / 2, sampled["30 %", "training"]), Goals(ttft_s, tpot_s), rate, points
+    points = [Point(arm, share * rate, sampled[load, arm]) for load, share in LOADS.items() for arm in ARMS if (load, arm) in sampled]
+    return Cost.of(ttft_s / TIMES_TTFT, tpot_s / TIMES_TPOT, sampled["30 %", "training"]), Goals(ttft_s, tpot_s), rate, points
 
 
-def calibration(points: Sequence[Point], cost: Cost, goals: Goals, seconds: float) -> dict[str, Any]:
-    """Predictions of what was measured, with the digest of what made them."""
-    return {"digest": digest(), "points": predictions(points, cost, goals, seconds), "cost": asdict(cost)}
-
-
-def simulated(calibrated: dict[str, Any], cost: Cost, goals: Goals, rate: float, seconds: float) -> dict[str, Any]:
-    """Raises: BenchError without a calibration of these modules whose `POINTS` predictions are all within `NEAR`."""
-    if calibrated.get("digest") != digest():
-        raise BenchError("the simulator's modules are not those that were compared with measurements")
-    far = [one for one in calibrated["points"] if abs(one["error"]) > NEAR]
-    if far or len(calibrated["points"]) < POINTS:
-        raise BenchError(f"of {len(calibrated['points'])} points, of which {POINTS} are needed, these are not within {NEAR:.0%}: {far}")
-    rows = dict[Case, Row]()
-    for case in (*CASES, *OTHERS):
-        window, figures_ = many_engines(case, cost, goals, rate, seconds)
-        rows[case] = {**asdict(case), **row(f"simulated {case.arm}", [window]), **figures_}
-    return {"simulation": True, **calibrated, "day_s": seconds, "rows": list(rows.values()), "checks": checks(rows)}
+def predictions(points: Sequence[Point], cost: Cost, goals: Goals, seconds: float, needed: int = POINTS) -> list[Row]:
+    """Each point with what is simulated. Raises: BenchError if there are fewer than `needed`, or if one is not `NEAR`."""
+    found = list[Row]()
+    for number, point in enumerate(points):
+        said = one_engine(point, cost, goals, seconds, number).rollout_tokens / seconds
+        found.append({**asdict(point), "simulated": round(said), "error": round(said / point.tokens_per_s - 1, 3)})
+    far = [f"{one['arm']} at {one['rate']:.1f}/s {one['error']:+.0%}" for one in found if abs(one["error"]) > NEAR]
+    if far or len(found) < needed:
+        raise BenchError(f"{len(found)} measured points of {needed}; not within {NEAR:.0%}: {', '.join(far) or 'none'}")
+    return found
 
 
 def checks(rows: dict[Case, Row]) -> list[Row]:

@@ -10,6 +10,10 @@ from rollout_svc.coserving import plan
 from rollout_svc.coserving.plan import Certain, Plan, Wanted
 from rollout_svc.coserving.step_time import StepTime
 
+PROMPT, TOKENS = 160, 24
+"""Tokens of a served request and of its answer."""
+ROLLOUT_PROMPT, ROLLOUT_TOKENS = 24, (40, 200)
+"""Tokens of a rollout's prompt, and fewest and most of its answer."""
 QUIET = 1.15
 """Maximum of a round's own `alone`, as a multiple of the quietest round's."""
 Row = dict[str, Any]
@@ -147,6 +151,12 @@ def at_least(name: str, found: float, bound: float) -> Row:
 
 def at_most(name: str, found: float, bound: float) -> Row:
     return check(name, found, lambda value: value <= bound, f"<= {bound:g}")
+
+
+def durations_s(asked: Sequence[Asked]) -> tuple[float, float]:
+    """Medians of the seconds to a first token and to each further one."""
+    ordered = sorted(one.first_s or float("inf") for one in asked), sorted(one.tpot_s for one in asked)
+    return ordered[0][len(asked) // 2], ordered[1][len(asked) // 2]
 
 
 def best_cap(rows: Sequence[Row], bound: float = 0.99) -> int:
