@@ -100,8 +100,8 @@ class Scene:
     def samplers(self) -> list[str]:
         return self.serving.names("rollout")
 
-    def bus(self) -> Any:
-        return Bus.connect(self.serving.nats_url, "bench-coserving", creds=self.serving.creds)
+    async def bus(self) -> Bus:
+        return await Bus.connect(self.serving.nats_url, "bench-coserving", creds=self.serving.creds)
 
     async def rollout_tokens(self, http: aiohttp.ClientSession) -> float:
         """Tokens of rollouts so far, over all samplers."""
@@ -170,7 +170,7 @@ async def training(at: Scene, count: int) -> AsyncGenerator[Training]:
     """`count` tasks of equal tenants, each of which has trained a step, until the block ends."""
     algorithm = {"group_size": 8, "groups_per_step": 8, "max_staleness": 1}
     sections = {"sampling": {"max_tokens": 160}, "algorithm": algorithm}
-    async with at.serving.client() as client, at.bus() as bus:
+    async with at.serving.client() as client, await at.bus() as bus:
         specs = [spec(f"task-{n}", n, 10_000, n % 3, sections).model_copy(update={"tenant": TENANTS[n % 2]}) for n in range(count)]
         found = Training([await client.submit(one) for one in specs], {})
         has_begun = asyncio.Event()
@@ -324,7 +324,7 @@ Turn = tuple[str, int, int, int]
 async def _stopped(at: Scene, seconds: float) -> dict[str, Any]:
     """SIGSTOP of the second sampler, and when the turns of its tasks went on."""
     name, own = at.samplers[-1], queue(POOL, ACCELERATORS[-1])
-    async with at.bus() as bus, overheard(*_tapped(at)) as heard:
+    async with await at.bus() as bus, overheard(*_tapped(at)) as heard:
         await asyncio.sleep(seconds / 2)
         processes = family(at.serving.process(name))
         stopped_s = time.time()
