@@ -10,7 +10,7 @@ from common.bus import Bus
 from common.messages import PoolOffer, ReplicaReport, ServedSampling
 from common.pools import Goals
 from gateway_svc.openai.sampling.choices import Choice, Prompt, Replicas, Target
-from gateway_svc.serving.pools import Offers, Restarts, in_flight_key
+from gateway_svc.serving.pools import Offers, Restarts
 from tests.support.rollout.books import version
 from tests.support.rollout.replicas import QUESTION, performing
 from tests.support.waiting import eventually
@@ -35,7 +35,7 @@ async def test_pool_without_goals_gives_the_engine_none_and_counts_nothing(bus: 
         replica = await stage.replica()
         await stage.answer(stage.request(20, asked_s=bus.clock.now_s()))
         assert [one.goals for one in replica.source.begun] == [None]
-        assert (replica.tally.busy(), stage.client.busy()) == ({}, {})
+        assert (replica.tally.busy(), stage.client.tally.busy()) == ({}, {})
 
 
 @pytest.mark.parametrize("load_s", [0.0, 0.05])
@@ -99,18 +99,19 @@ async def test_gateway_learns_from_the_first_token_and_from_the_end(bus: Bus) ->
         assert replica.tally.busy() == {"goals_met": 1.0}
 
 
-async def test_places_are_those_of_live_samplers_less_other_gateways_requests(bus: Bus) -> None:
+async def test_places_of_live_samplers_are_divided_between_gateways(bus: Bus) -> None:
     restarts, asked = Restarts(bus), PoolOffer.model_construct(name="tiny", serving_sequences=16)
-    assert restarts.places(asked, "g0") == 16, "nothing is known yet"
+    assert restarts.places(asked) == 16, "nothing is known yet"
     await restarts._look()
-    assert restarts.places(asked, "g0") == 0
+    assert restarts.places(asked) == 0
     for name, pool, serves in (("a", "tiny", True), ("b", "tiny", True), ("c", "tiny", False), ("d", "other", True)):
         await bus.kv.put(
             streams.REPLICAS_BUCKET, f"rollout.{name}", ReplicaReport(replica=name, service="rollout", pool=pool, serves=serves)
         )
-    for name, in_flight in (("g0", 9.0), ("g1", 5.0)):
-        report = ReplicaReport(replica=name, service="gateway", busy={in_flight_key("tiny"): in_flight, in_flight_key("other"): 3.0})
-        await bus.kv.put(streams.REPLICAS_BUCKET, f"gateway.{name}", report)
     await restarts._look()
-    assert restarts.places(asked, "g0") == 2 * 16 - 5
-    assert restarts.places(asked.model_copy(update={"serving_sequences": 2}), "g0") == 1, "one is left to each gateway"
+    assert restarts.places(asked) == 2 * 16
+    for name in ("g0", "g1", "g2"):
+        await bus.kv.put(streams.REPLICAS_BUCKET, f"gateway.{name}", ReplicaReport(replica=name, service="gateway"))
+    await restarts._look()
+    assert restarts.places(asked) == 11
+    assert restarts.places(asked.model_copy(update={"serving_sequences": 1})) == 1, "each gateway has one"
