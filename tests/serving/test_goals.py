@@ -27,7 +27,7 @@ async def test_engine_is_given_the_deadline_that_counts_from_the_gateways_reques
         [begun] = replica.source.begun
         assert begun.goals is not None and begun.goals.tpot_s == EASY.tpot_s
         assert 13.0 < begun.goals.first_due_s - time.monotonic() <= 15.0
-        assert replica.tally.busy() == {"goals_met": 1.0}
+        assert replica.tally.busy == {"goals_met": 1.0}
 
 
 async def test_pool_without_goals_gives_the_engine_none_and_counts_nothing(bus: Bus) -> None:
@@ -35,7 +35,7 @@ async def test_pool_without_goals_gives_the_engine_none_and_counts_nothing(bus: 
         replica = await stage.replica()
         await stage.answer(stage.request(20, asked_s=bus.clock.now_s()))
         assert [one.goals for one in replica.source.begun] == [None]
-        assert (replica.tally.busy(), stage.client.tally.busy()) == ({}, {})
+        assert (replica.tally.busy, stage.client.tally.busy) == ({}, {})
 
 
 @pytest.mark.parametrize("load_s", [0.0, 0.05])
@@ -45,14 +45,14 @@ async def test_late_first_token_is_cold_where_the_version_had_to_be_loaded(bus: 
         replica.adapters.load_s = load_s
         for _ in range(2):
             await stage.answer(stage.request(5, adapter=version(3), asked_s=bus.clock.now_s()))
-        assert replica.tally.busy() == ({"goals_cold": 1.0, "goals_first": 1.0} if load_s else {"goals_first": 2.0})
+        assert replica.tally.busy == ({"goals_cold": 1.0, "goals_first": 1.0} if load_s else {"goals_first": 2.0})
 
 
 async def test_slow_tokens_are_missed(bus: Bus) -> None:
     async with performing(bus) as stage:
         replica = await stage.replica(goals=Goals(ttft_s=20.0, tpot_s=0.0001))
         await stage.answer(stage.request(20))
-        assert replica.tally.busy() == {"goals_next": 1.0}
+        assert replica.tally.busy == {"goals_next": 1.0}
 
 
 async def test_stream_that_another_replica_continues_has_missed_there(bus: Bus) -> None:
@@ -63,7 +63,7 @@ async def test_stream_that_another_replica_continues_has_missed_there(bus: Bus) 
         second = await stage.replica(goals=EASY)
         await first.die()
         assert (await running).last.finish == "length"
-        assert (first.tally.busy(), second.tally.busy()) == ({}, {"goals_next": 1.0})
+        assert (first.tally.busy, second.tally.busy) == ({}, {"goals_next": 1.0})
 
 
 async def test_request_that_is_overdue_or_whose_client_goes_late_is_missed(bus: Bus) -> None:
@@ -75,14 +75,14 @@ async def test_request_that_is_overdue_or_whose_client_goes_late_is_missed(bus: 
         await eventually(lambda: len(replica.source.begun) == 2)
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
-        await eventually(lambda: replica.tally.busy() == {"goals_first": 2.0})
+        await eventually(lambda: replica.tally.busy == {"goals_first": 2.0})
 
 
 async def test_request_that_is_refused_as_wrong_is_no_miss(bus: Bus) -> None:
     async with performing(bus) as stage:
         replica = await stage.replica(goals=EASY)
         assert (await stage.answer(stage.request(5, adapter=version(13)))).last.failure == "version_unusable"
-        assert replica.tally.busy() == {}
+        assert replica.tally.busy == {}
 
 
 async def test_gateway_learns_from_the_first_token_and_from_the_end(bus: Bus) -> None:
@@ -96,7 +96,7 @@ async def test_gateway_learns_from_the_first_token_and_from_the_end(bus: Bus) ->
         places = stage.client._places["tiny"]
         assert (len(places._first_s), len(places._hold_s), places.in_flight) == (1, 1, 0)
         assert places._first_s[0] < places._hold_s[0]
-        assert replica.tally.busy() == {"goals_met": 1.0}
+        assert replica.tally.busy == {"goals_met": 1.0}
 
 
 async def test_places_of_live_samplers_are_divided_between_gateways(bus: Bus) -> None:
