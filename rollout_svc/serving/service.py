@@ -51,6 +51,8 @@ class Serving:
         self._running: dict[Address, asyncio.Task[None]] = {}
         self._entered: set[Address] = set()
         """Attempts of `_running` that have entered the engine."""
+        self._first_due: set[Address] = set()
+        """Those of them without a token."""
 
     @property
     def requests(self) -> int:
@@ -112,9 +114,14 @@ class Serving:
         left_s = request.first_token_by_s - self._now_s()
         deadline, watch = asyncio.timeout(max(0.0, left_s)), self._watch(request)
 
+        def enters() -> None:
+            self._entered.add(address)
+            self._note_first(address, is_due=True)
+
         def send(delta: ServedDelta) -> None:
             deadline.reschedule(None)
             self._replies.add(address, delta)
+            self._note_first(address, is_due=False)
             watch.sent(len(delta.ids) // 4, time.monotonic())
 
         try:
@@ -123,7 +130,7 @@ class Serving:
                     async with deadline:
                         if left_s <= 0:
                             raise TimeoutError
-                        await answer(self._context, request, address, send, lambda: self._entered.add(address), watch)
+                        await answer(self._context, request, address, send, enters, watch)
                     self._judge(request, watch, has_ended=True)
                 except TimeoutError:
                     self._judge(request, watch)
@@ -156,6 +163,14 @@ class Serving:
         if (outcome := watch.outcome(time.monotonic(), has_ended=has_ended)) is not None:
             self.tally.count(request.pool, outcome)
 
+    def _note_first(self, address: Address, *, is_due: bool) -> None:
+        """Under latency goals, hold loads of adapters back while a first token is due."""
+        self._first_due = self._first_due | {address} if is_due else self._first_due - {address}
+        if self._first_due and self._context.goals is not None:
+            self._context.adapters.calm.clear()
+        else:
+            self._context.adapters.calm.set()
+
     def _fail(self, address: Address, failure: Failure, reason: str) -> None:
         log.info("request_not_served", request=address.request, failure=failure)
         self._replies.add(address, ServedDelta(request=address.request, attempt=address.attempt, number=0, failure=failure, reason=reason))
@@ -163,6 +178,7 @@ class Serving:
     def _close(self, address: Address) -> None:
         if self._running.pop(address, None) is not None:
             self._entered.discard(address)
+            self._note_first(address, is_due=False)
             self._replies.close(address)
             self.slots.release()
             SERVING.dec()

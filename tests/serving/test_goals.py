@@ -38,6 +38,26 @@ async def test_pool_without_goals_gives_the_engine_none_and_counts_nothing(bus: 
         assert (replica.tally.busy, stage.client.tally.busy) == ({}, {})
 
 
+@pytest.mark.parametrize("goals", [EASY, None])
+async def test_loads_of_adapters_wait_only_while_a_first_token_is_due_under_goals(bus: Bus, goals: Goals | None) -> None:
+    async with performing(bus) as stage:
+        replica = await stage.replica(goals=goals)
+        calm, source = replica.adapters.calm, replica.source
+        source.may_begin.clear()
+        gone, answered = (asyncio.create_task(stage.answer(stage.request(20))) for _ in range(2))
+        await eventually(lambda: len(source.begun) == 2)
+        assert calm.is_set() == (goals is None)
+        gone.cancel()
+        await eventually(lambda: replica.serving.requests == 1)
+        assert calm.is_set() == (goals is None)
+        source.may_go_on.clear()
+        source.may_begin.set()
+        await eventually(calm.is_set)
+        assert source.running
+        source.may_go_on.set()
+        assert (await answered).last.finish == "length"
+
+
 @pytest.mark.parametrize("load_s", [0.0, 0.05])
 async def test_late_first_token_is_cold_where_the_version_had_to_be_loaded(bus: Bus, load_s: float) -> None:
     async with performing(bus) as stage:
@@ -56,7 +76,7 @@ async def test_slow_tokens_are_missed(bus: Bus) -> None:
 
 
 async def test_stream_that_another_replica_continues_has_missed_there(bus: Bus) -> None:
-    async with performing(bus) as stage:
+    async with performing(bus, silent_s=1.0) as stage:
         first = await stage.replica(goals=EASY)
         running = asyncio.create_task(stage.answer(stage.request(150, asked_s=bus.clock.now_s())))
         await eventually(lambda: first.wire.told > 5)

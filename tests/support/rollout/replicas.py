@@ -72,6 +72,8 @@ class Adapters:
 
     def __init__(self) -> None:
         self.loaded: set[str] = set()
+        self.calm = asyncio.Event()
+        self.calm.set()
         self.load_s = 0.0
         """How long the first use of a version takes."""
 
