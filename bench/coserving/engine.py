@@ -1,7 +1,7 @@
 """Engines of arms: the tiny model, with an arm's arguments for vLLM or an arm's `decide`.
 
-Each arm has a process of its own, on one core; those that are not measured are idle. Pools without serving have `SEATS` sequences. Those that
-serve have as many for rollouts, and `SERVED` more.
+Each arm has a process of its own, on one core; those that are not measured are idle. Pools without serving have `SEATS` sequences. Those
+that serve have as many for rollouts, and `SERVED` more.
 """
 
 import asyncio
@@ -66,9 +66,7 @@ def settings(name: str, device: str, folder: Path, **changes: Any) -> EngineSett
     made = replace(EngineSettings.of(pool, device="cuda" if device == "cuda" else "cpu", cores=cores), **changes)
     if name in (PLAIN, FCFS):
         return made
-    made = replace(
-        made, sequences=made.sequences + SERVED, adapters=made.adapters + 1, serving_sequences=SERVED, serving_adapters=1
-    )
+    made = replace(made, sequences=made.sequences + SERVED, adapters=made.adapters + 1, serving_sequences=SERVED, serving_adapters=1)
     return made if name == TODAY else replace(made, goals=LENIENT, training_share=0.1, figures=folder / f"{name}.figures")
 
 

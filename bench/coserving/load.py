@@ -66,7 +66,7 @@ class Rollouts:
     async def task(self, number: int) -> None:
         for step in itertools.count():
             began_s, adapter = time.monotonic(), self.adapter_of(number)
-            await asyncio.gather(*(self._sample(rollout(1000 * number + STEP * step + one, adapter)) for one in range(STEP)))
+            await asyncio.gather(*(self._sample(rollout(100_000 * number + STEP * step + one, adapter)) for one in range(STEP)))
             self.steps.append((began_s, time.monotonic()))
 
     async def _sample(self, request: SampleRequest) -> None:

@@ -3,7 +3,6 @@ process.
 """
 
 import json
-import os
 import time
 from collections import Counter
 from pathlib import Path
@@ -92,7 +91,7 @@ class _Counting:
             self._saved_s = now_s
             beside = self._path.with_suffix(".new")
             beside.write_text(json.dumps(self._seen))
-            os.replace(beside, self._path)
+            beside.replace(self._path)
         return outputs
 
     def add_request(self, request: Any) -> None:
