@@ -10,13 +10,12 @@ All arms of a round meet the same requests, in an order that turns by one with e
 """
 
 import asyncio
-import time
 from collections.abc import Mapping
 from typing import Any
 
-from bench.coserving.engine import FCFS, LENIENT, PLAIN, TODAY, ArmEngine, arm_engines
-from bench.coserving.load import Load, durations_s, measured, rollouts, serve
-from bench.coserving.sums import Asked, Options, Row, Window, at_least, at_most, attained, best_cap, mean_s, quiet, row
+from bench.coserving.engine import FCFS, PLAIN, TODAY, ArmEngine, arm_engines
+from bench.coserving.load import BATCHES, Load, measured, pace, rollouts
+from bench.coserving.sums import Options, Row, Window, at_least, at_most, attained, best_cap, mean_s, quiet, row
 from bench.harness import part
 from bench.harness.report import percentile
 from common.pools import Goals
@@ -28,11 +27,8 @@ ENGINES = {"alone": PLAIN, "training": PLAIN, "idle-goals": "ours", "tight": "ou
 """Arms that use the engine of another."""
 LOADS = {"30 %": (0.3, False), "70 %": (0.7, False), "bursts": (0.18, True)}
 """Requests a second as a fraction of the rate that serving alone attains."""
-TTFT, TPOT = 5.0, 2.0
-"""Goals, as multiples of the medians alone."""
 TIGHT = 1.25
 ATTAINED = 0.99
-BATCHES, BATCH = 5, 8
 FASTER = 1.25
 CALIBRATED_S = 6.0
 Rounds = dict[str, dict[str, list[Window]]]
@@ -48,8 +44,8 @@ async def _run(options: Options) -> dict[str, Any]:
     async with arm_engines(names, options.device) as engines:
         alone = engines[PLAIN]
         with part.phase("goals"):
-            goals = await goals_of(alone, 1 if options.small else BATCHES)
-            rate = await attained_rate(alone, goals, options)
+            goals, slowest = await pace(alone, 1 if options.small else BATCHES)
+            rate = await attained_rate(alone, goals, slowest.rate, options)
             tight = await tight_goals(alone, goals, rate, options)
         with part.phase("measured"):
             rounds = await _rounds(engines, names, goals, tight, rate, options)
@@ -71,20 +67,8 @@ async def _run(options: Options) -> dict[str, Any]:
     }
 
 
-async def goals_of(arm: ArmEngine, batches: int) -> Goals:
-    """Goals from requests one after another: multiples of the medians of the fastest batch."""
-    medians: list[tuple[float, float]] = []
-    for _ in range(batches):
-        asked = [Asked() for _ in range(BATCH)]
-        for one in asked:
-            await serve(arm, one, time.monotonic(), LENIENT, arm.adapters[0])
-        medians.append(durations_s(asked))
-    return Goals(TTFT * min(first for first, _ in medians), TPOT * min(following for _, following in medians))
-
-
-async def attained_rate(arm: ArmEngine, goals: Goals, options: Options) -> float:
-    """Highest rate, in steps of a quarter, whose goals serving alone meets; each rate has two attempts."""
-    rate = 1 / (goals.ttft_s / TTFT + 24 * goals.tpot_s / TPOT)
+async def attained_rate(arm: ArmEngine, goals: Goals, rate: float, options: Options) -> float:
+    """Highest rate from `rate` on, in steps of a quarter, whose goals serving alone meets; each rate has two attempts."""
     seconds = min(CALIBRATED_S, options.seconds)
 
     async def is_met(wanted: float) -> bool:

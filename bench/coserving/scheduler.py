@@ -10,16 +10,13 @@ from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
+from bench.coserving.engine import ARM, WRONG
 from rollout_svc.coserving import plan, scheduler
 from rollout_svc.coserving.plan import Certain, Plan, Wanted
 from rollout_svc.coserving.preemption import ServingScheduler
 from rollout_svc.coserving.scheduler import CoservingScheduler
 from rollout_svc.coserving.step_time import StepTime
 
-ARM = "bench_arm"
-"""Key in vLLM's `additional_config`: the arm's name, and the file for counts."""
-WRONG = "wrong-by-half"
-"""Beginning of the id of a request with which the step time model is made wrong: as if all steps so far had taken half as long."""
 WRITTEN_EVERY_S = 0.1
 
 

@@ -1,7 +1,7 @@
 """What the parts compute from what they saw: goals met, quiet rounds, checks. No engine, no clock."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bench.harness.report import percentile
@@ -63,7 +63,7 @@ class Window:
     rollout_tokens: int = 0
     steps_s: Sequence[float] = ()
     """Of training steps that ended in it: from their first rollout's request to their last one's end."""
-    figures: Mapping[str, float] | None = None
+    figures: Mapping[str, float] = field(default_factory=dict[str, float])
     """What the engine's counts grew by, and those of now at its end."""
 
 
