@@ -1,7 +1,7 @@
 """Engines of arms: the tiny model, with an arm's arguments for vLLM or an arm's `decide`.
 
-Each arm has a process of its own, on one core; those that are not measured are idle. Pools without serving have `SEATS` sequences. Those that
-serve have as many for rollouts, and `SERVED` more.
+Each arm has a process of its own, on one core; those that are not measured are idle. Pools without serving have `SEATS` sequences. Those
+that serve have as many for rollouts, and `SERVED` more.
 """
 
 import asyncio
@@ -31,8 +31,16 @@ LENIENT = Goals(60.0, 60.0)
 POOL = read_pools(ROOT / "pools.toml")["tiny"]
 KV_GIB = 0.125
 """65,000 tokens of the tiny model: more than all sequences need."""
+FULL_TASKS = 8
+FULL: dict[str, Any] = {"tasks": FULL_TASKS, "adapters": FULL_TASKS // 2, "adapters_held": 4 * FULL_TASKS, "kv_cache_gib": 0.0125}
+"""A cache of 6,500 tokens, which all sequences fill, and twice as many tasks as adapter slots."""
 PLAIN, FCFS, TODAY = "plain", "order", "today"
 """vLLM with priorities; in its default order; the product's class without goals."""
+
+ARM = "bench_arm"
+"""Key in vLLM's `additional_config`: the arm's name, and the file for counts."""
+WRONG = "wrong-by-half"
+"""Beginning of the id of a request with which the step time model is made wrong: as if all steps so far had taken half as long."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,8 @@ class ArmEngine:
     name: str
     engine: Engine
     counts: Path
+    folder: Path
+    tasks: int = TASKS
 
     @property
     def has_goals(self) -> bool:
@@ -50,7 +60,15 @@ class ArmEngine:
     @cached_property
     def adapters(self) -> list[str]:
         """Names of the loaded ones: the served one first."""
-        return ["served", *(f"task-{number}" for number in range(TASKS))]
+        return ["served", *(f"task-{number}" for number in range(self.tasks))]
+
+    async def load(self, name: str, number: int) -> Path:
+        """Load an adapter with random weights of that number, which are written once for all engines."""
+        path = self.folder / f"adapter-{number}"
+        if not path.exists():
+            write_adapter(Path(self.engine.settings.model), path, number, self.engine.settings.max_rank)
+        await self.engine.load(name, path)
+        return path
 
     def figures(self) -> dict[str, float]:
         """Counts of the engine's process, the product's and the benchmark's."""
@@ -71,7 +89,7 @@ def settings(name: str, device: str, folder: Path, **changes: Any) -> EngineSett
 
 
 @asynccontextmanager
-async def arm_engine(name: str, device: str, folder: Path, **changes: Any) -> AsyncGenerator[ArmEngine]:
+async def arm_engine(name: str, device: str, folder: Path, tasks: int = TASKS, **changes: Any) -> AsyncGenerator[ArmEngine]:
     """The arm's engine, warm, with its adapters."""
     made, counts = settings(name, device, folder, **changes), folder / f"{name}.json"
 
@@ -81,7 +99,7 @@ async def arm_engine(name: str, device: str, folder: Path, **changes: Any) -> As
             found.scheduling_policy = "fcfs"
         if name not in (PLAIN, FCFS):
             found.scheduler_cls = f"bench.coserving.scheduler.{'PreemptingScheduler' if name == TODAY else 'GoalsScheduler'}"
-            found.additional_config["bench_arm"] = {"name": name, "file": str(counts)}
+            found.additional_config[ARM] = {"name": name, "file": str(counts)}
         return found
 
     start.engine_arguments = arguments  # the only place where an arm differs from the product
@@ -91,20 +109,12 @@ async def arm_engine(name: str, device: str, folder: Path, **changes: Any) -> As
         start.engine_arguments = engine_arguments
     try:
         await engine.warm_up()
-        arm = ArmEngine(name, engine, counts)
+        arm = ArmEngine(name, engine, counts, folder, tasks)
         for number, adapter in enumerate(arm.adapters):
-            await load(engine, adapter, folder, number)
+            await arm.load(adapter, number)
         yield arm
     finally:
         engine.process.close()
-
-
-async def load(engine: Engine, name: str, folder: Path, number: int) -> None:
-    """Load an adapter with random weights of that number, written once for all engines."""
-    path = folder / f"adapter-{number}"
-    if not path.exists():
-        write_adapter(Path(engine.settings.model), path, number)
-    await engine.load(name, path)
 
 
 @asynccontextmanager

@@ -3,12 +3,13 @@
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
+from statistics import median
 
-from bench.coserving.engine import TASKS, ArmEngine
+from bench.coserving.engine import LENIENT, ArmEngine
 from bench.coserving.sums import PROMPT, ROLLOUT_PROMPT, ROLLOUT_TOKENS, TOKENS, Asked, Window
 from common.errors import Fatal, Reject
 from common.pools import Goals
@@ -23,6 +24,9 @@ SETTLE_S = 1.0
 DRAIN_S = 5.0
 """Seconds after a window until requests that still run are cut off."""
 BURST, BURST_S, BURST_EVERY_S = 4.0, 2.0, 10.0
+TTFT, TPOT = 5.0, 2.0
+"""Goals, as multiples of the medians alone."""
+BATCHES, BATCH = 5, 8
 COUNTED = ("steps", "rollout_steps", "withheld_steps", "preempted", "recomputed_tokens", "faults")
 COUNTED_HERE = ("engine_steps", "added_s", "took_s", "cuts", "preempted_after_cut")
 _numbers = itertools.count()
@@ -47,10 +51,10 @@ class Load:
 
 @dataclass
 class Rollouts:
-    """Training steps of `TASKS` tasks: each begins when the task's last one has ended."""
+    """Training steps of several tasks: each begins when the task's last one has ended."""
 
     arm: ArmEngine
-    adapter_of: Callable[[int], str]
+    adapter_of: Callable[[int], Awaitable[str]]
     """Adapter of a task's next step."""
     ended_tokens: int = 0
     steps: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
@@ -62,8 +66,8 @@ class Rollouts:
 
     async def task(self, number: int) -> None:
         for step in itertools.count():
-            began_s, adapter = time.monotonic(), self.adapter_of(number)
-            await asyncio.gather(*(self._sample(rollout(1000 * number + STEP * step + one, adapter)) for one in range(STEP)))
+            began_s, adapter = time.monotonic(), await self.adapter_of(number)
+            await asyncio.gather(*(self._sample(rollout(100_000 * number + STEP * step + one, adapter)) for one in range(STEP)))
             self.steps.append((began_s, time.monotonic()))
 
     async def _sample(self, request: SampleRequest) -> None:
@@ -71,18 +75,24 @@ class Rollouts:
         self.ended_tokens += len(sampled.ids)
 
 
-def rollout(number: int, adapter: str | None) -> SampleRequest:
+def rollout(number: int, adapter: str | None, name: str = "rollout") -> SampleRequest:
     """A rollout that is the same for equal numbers and adapters."""
     random = Random(number)
     ids, tokens = [random.randrange(3, WORDS) for _ in range(ROLLOUT_PROMPT)], random.randint(*ROLLOUT_TOKENS)
-    return SampleRequest(f"rollout-{next(_numbers)}", ids, tokens, 1.0, seed=number, stop_ids=[], adapter=adapter)
+    return SampleRequest(f"{name}-{next(_numbers)}", ids, tokens, 1.0, seed=number, stop_ids=[], adapter=adapter)
 
 
 @asynccontextmanager
-async def rollouts(arm: ArmEngine, adapter_of: Callable[[int], str] | None = None, tasks: int = TASKS) -> AsyncGenerator[Rollouts]:
-    """Inside the block tasks train; after it the engine is idle."""
-    found = Rollouts(arm, adapter_of or (lambda number: arm.adapters[1 + number]))
-    work = [asyncio.create_task(found.task(number)) for number in range(tasks)]
+async def rollouts(
+    arm: ArmEngine, tasks: int | None = None, adapter_of: Callable[[int], Awaitable[str]] | None = None
+) -> AsyncGenerator[Rollouts]:
+    """Inside the block tasks train, by default one for each adapter; after it the engine is idle."""
+
+    async def unchanged(number: int) -> str:
+        return arm.adapters[1 + number % arm.tasks]
+
+    found = Rollouts(arm, adapter_of or unchanged)
+    work = [asyncio.create_task(found.task(number)) for number in range(tasks or arm.tasks)]
     try:
         await asyncio.sleep(SETTLE_S)
         yield found
@@ -151,3 +161,15 @@ async def measured(arm: ArmEngine, load: Load | None, seconds: float, seed: int,
         return await window(arm, load, seconds, seed, goals, None)
     async with rollouts(arm) as beside:
         return await window(arm, load, seconds, seed, goals, beside)
+
+
+async def pace(arm: ArmEngine, batches: int = BATCHES) -> tuple[Goals, Load]:
+    """Goals, as multiples of the medians of requests one after another, in the fastest of some batches; and as many requests a second."""
+    medians: list[tuple[float, float]] = []
+    for _ in range(batches):
+        asked = [Asked() for _ in range(BATCH)]
+        for one in asked:
+            await serve(arm, one, time.monotonic(), LENIENT, arm.adapters[0])
+        medians.append((median(one.first_s or 0.0 for one in asked), median(one.tpot_s for one in asked)))
+    first_s, next_s = min(first for first, _ in medians), min(following for _, following in medians)
+    return Goals(TTFT * first_s, TPOT * next_s), Load(1 / (first_s + (TOKENS - 1) * next_s))

@@ -3,7 +3,6 @@ process.
 """
 
 import json
-import os
 import time
 from collections import Counter
 from pathlib import Path
@@ -11,16 +10,13 @@ from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
+from bench.coserving.engine import ARM, WRONG
 from bench.coserving.sums import DECIDES
 from rollout_svc.coserving import plan, scheduler
 from rollout_svc.coserving.preemption import ServingScheduler
 from rollout_svc.coserving.scheduler import CoservingScheduler
 from rollout_svc.coserving.step_time import StepTime
 
-ARM = "bench_arm"
-"""Key in vLLM's `additional_config`: the arm's name, and the file for counts."""
-WRONG = "wrong-by-half"
-"""Beginning of the id of a request with which the step time model is made wrong: as if all steps so far had taken half as long."""
 WRITTEN_EVERY_S = 0.1
 
 
@@ -79,7 +75,7 @@ class _Counting:
             self._saved_s = now_s
             beside = self._path.with_suffix(".new")
             beside.write_text(json.dumps(self._seen))
-            os.replace(beside, self._path)
+            beside.replace(self._path)
         return outputs
 
     def add_request(self, request: Any) -> None:

@@ -1,7 +1,7 @@
 """What the parts compute from what they saw: goals met, quiet rounds, checks. No engine, no clock."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bench.harness.report import percentile
@@ -77,7 +77,7 @@ class Window:
     rollout_tokens: int = 0
     steps_s: Sequence[float] = ()
     """Of training steps that ended in it: from their first rollout's request to their last one's end."""
-    figures: Mapping[str, float] | None = None
+    figures: Mapping[str, float] = field(default_factory=dict[str, float])
     """What the engine's counts grew by, and those of now at its end."""
 
 
@@ -151,12 +151,6 @@ def at_least(name: str, found: float, bound: float) -> Row:
 
 def at_most(name: str, found: float, bound: float) -> Row:
     return check(name, found, lambda value: value <= bound, f"<= {bound:g}")
-
-
-def durations_s(asked: Sequence[Asked]) -> tuple[float, float]:
-    """Medians of the seconds to a first token and to each further one."""
-    ordered = sorted(one.first_s or float("inf") for one in asked), sorted(one.tpot_s for one in asked)
-    return ordered[0][len(asked) // 2], ordered[1][len(asked) // 2]
 
 
 def best_cap(rows: Sequence[Row], bound: float = 0.99) -> int:
