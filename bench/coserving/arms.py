@@ -15,6 +15,7 @@ from typing import Any
 
 from bench.coserving.engine import FCFS, PLAIN, TODAY, ArmEngine, arm_engines
 from bench.coserving.load import BATCHES, Load, measured, pace, rollouts
+from bench.coserving.simulator import digest
 from bench.coserving.sums import Options, Row, Window, at_least, at_most, attained, best_cap, mean_s, quiet, row
 from bench.harness import part
 from bench.harness.report import percentile
@@ -56,6 +57,7 @@ async def _run(options: Options) -> dict[str, Any]:
         for name, windows in arms.items()
     ]
     return {
+        "digest": digest(),
         "goals_ms": {"ttft": 1000 * goals.ttft_s, "tpot": 1000 * goals.tpot_s, "tight_ttft": 1000 * tight.ttft_s},
         "attained_per_s": round(rate, 2),
         "rounds": options.rounds,

@@ -10,7 +10,7 @@ from random import Random
 from statistics import median
 
 from bench.coserving.engine import LENIENT, ArmEngine
-from bench.coserving.sums import PROMPT, ROLLOUT_PROMPT, ROLLOUT_TOKENS, TOKENS, Asked, Window
+from bench.coserving.sums import PROMPT, ROLLOUT_PROMPT, ROLLOUT_TOKENS, TOKENS, TPOT, TTFT, Asked, Window
 from common.errors import Fatal, Reject
 from common.pools import Goals
 from rollout_svc.engine.engine import SampleRequest
@@ -24,8 +24,6 @@ SETTLE_S = 1.0
 DRAIN_S = 5.0
 """Seconds after a window until requests that still run are cut off."""
 BURST, BURST_S, BURST_EVERY_S = 4.0, 2.0, 10.0
-TTFT, TPOT = 5.0, 2.0
-"""Goals, as multiples of the medians alone."""
 BATCHES, BATCH = 5, 8
 COUNTED = ("steps", "rollout_steps", "withheld_steps", "preempted", "recomputed_tokens", "faults")
 COUNTED_HERE = ("engine_steps", "added_s", "took_s", "cuts", "preempted_after_cut")

@@ -26,6 +26,8 @@ from bench.coserving.sums import (
     ROLLOUT_PROMPT,
     ROLLOUT_TOKENS,
     TOKENS,
+    TPOT,
+    TTFT,
     Asked,
     Options,
     Row,
@@ -54,8 +56,6 @@ MEDIAN, SPREADS = 100, 2.5
 """Median tokens of a trajectory; standard deviations between it and the longest of a step."""
 POINTS, LOADS, ARMS = 6, {"30 %": 0.3, "70 %": 0.7}, ("slices", "cap-16", "ours")
 """Points that must be near, by the loads and arms that `arms` measures."""
-TIMES_TTFT, TIMES_TPOT = 5.0, 2.0
-"""Goals of `arms`, as multiples of medians alone."""
 OWN, LENDING = 6, 8
 """Engines for rollouts alone, and those that serve (48 : 64 in the paper)."""
 TASKS, GROUPS, MEMBERS, TRAIN_S = 28, 8, 8, 2.0
@@ -499,7 +499,7 @@ def measured(arms: dict[str, Any]) -> tuple[Cost, Goals, float, list[Point]]:
     sampled = {(one["load"], one["arm"]): one["tokens_per_s"] for one in arms["rows"]}
     ttft_s, tpot_s, rate = arms["goals_ms"]["ttft"] / 1e3, arms["goals_ms"]["tpot"] / 1e3, arms["attained_per_s"]
     points = [Point(arm, share * rate, sampled[load, arm]) for load, share in LOADS.items() for arm in ARMS if (load, arm) in sampled]
-    return Cost.of(ttft_s / TIMES_TTFT, tpot_s / TIMES_TPOT, sampled["30 %", "training"]), Goals(ttft_s, tpot_s), rate, points
+    return Cost.of(ttft_s / TTFT, tpot_s / TPOT, sampled["30 %", "training"]), Goals(ttft_s, tpot_s), rate, points
 
 
 def predictions(points: Sequence[Point], cost: Cost, goals: Goals, seconds: float, needed: int = POINTS) -> list[Row]:

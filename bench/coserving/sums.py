@@ -14,6 +14,8 @@ PROMPT, TOKENS = 160, 24
 """Tokens of a served request and of its answer."""
 ROLLOUT_PROMPT, ROLLOUT_TOKENS = 24, (40, 200)
 """Tokens of a rollout's prompt, and fewest and most of its answer."""
+TTFT, TPOT = 5.0, 2.0
+"""Goals, as multiples of the medians alone."""
 QUIET = 1.15
 """Maximum of a round's own `alone`, as a multiple of the quietest round's."""
 Row = dict[str, Any]
