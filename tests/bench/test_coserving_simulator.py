@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from bench.coserving import simulator, trace
-from bench.coserving.simulator import SEATS, Case, Cost, Engine, Point, Served, Wrong
+from bench.coserving.simulated import SEATS, Cost, Engine, Replica, Rollout, Served, Task, Wrong, send
+from bench.coserving.simulator import Case, Point
 from bench.coserving.sums import DECIDES, PROMPT, ROLLOUT_PROMPT, TOKENS, Options
 from bench.harness.services import BenchError
 from bench.plex.events import Events
@@ -42,7 +43,7 @@ def test_request_alone_takes_a_step_for_its_prompt_and_one_for_each_further_toke
 def test_arm_decides_how_many_rollouts_run_beside_a_request(arm: str, beside: int) -> None:
     """The request comes in the second step: it takes 24 steps, in which `beside` rollouts sample, and all in each step before and after."""
     one, ended = engine(arm), list[float]()
-    one.waiting.extend(simulator.Rollout(str(number), 40, lambda: ended.append(one.clock.now_s)) for number in range(SEATS))
+    one.waiting.extend(Rollout(str(number), 40, lambda: ended.append(one.clock.now_s)) for number in range(SEATS))
     one.wake()
     first_s = COST.step_s(0, ROLLOUT_PROMPT * SEATS)
     one.clock.at(first_s / 2, lambda: one.serve(Served(due_s=first_s / 2)))
@@ -83,9 +84,9 @@ def test_equal_cases_are_equal_and_lent_engines_sample() -> None:
 def test_stalled_turns_are_handed_back_and_sampled_elsewhere() -> None:
     """Of two engines the first serves more than it can: its room shrinks to its least, and its task's step ends all the same."""
     clock = Events()
-    replicas = [simulator.Replica(name, Engine(clock, COST, DECIDES["ours"], GOALS, 1, jitter=0.0), lambda: reports) for name in "ab"]
+    replicas = [Replica(name, Engine(clock, COST, DECIDES["ours"], GOALS, 1, jitter=0.0), lambda: reports) for name in "ab"]
     reports = [one.report for one in replicas]
-    task = simulator.Task("t", replicas[0], tail=5.0, seed=1)
+    task = Task("t", replicas[0], tail=5.0, seed=1)
     task.begin()
 
     def each() -> None:
@@ -96,14 +97,14 @@ def test_stalled_turns_are_handed_back_and_sampled_elsewhere() -> None:
         if clock.now_s < 60.0:
             clock.at(clock.now_s + 1.0, each)
 
-    simulator.send(clock, [replicas[0].engine], trace.arrivals(60.0, 40.0, 1), [])
+    send(clock, [replicas[0].engine], trace.arrivals(60.0, 40.0, 1))
     clock.at(0.0, each)
     clock.run(60.0)
     assert min(replicas[0].sizes) < SEATS / 2 < replicas[0].sizes[-1]
     assert replicas[0].handed_back > 0 < replicas[1].helped
     assert task.steps_s
     for one in replicas:
-        assert one.slots.used == sum(each.left > 0 for message in one.messages.values() for each in message.rollouts)
+        assert one.slots.used == len(one.engine.rollouts) + len(one.engine.waiting)
 
 
 def arms(**changes: Any) -> dict[str, Any]:
