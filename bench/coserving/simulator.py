@@ -34,6 +34,7 @@ NEAR = 0.2
 """Maximum error of a prediction, relative to what was measured."""
 POINTS, LOADS, ARMS = 6, {"30 %": 0.3, "70 %": 0.7}, ("slices", "cap-16", "ours")
 """Predictions that must be near, by the loads and arms that `arms` measures."""
+PREDICTED_S = 60.0
 OWN, LENDING, TASKS = 6, 8, 28
 """Engines for rollouts alone, those that serve (48 : 64 in the paper), and tasks."""
 
@@ -80,7 +81,7 @@ def run(options: Options) -> dict[str, Any]:
 def simulated(arms: dict[str, Any], options: Options) -> dict[str, Any]:
     """The day on many engines, if `arms` has what one engine does. Raises: BenchError as `measured` and `predictions`."""
     cost, goals, rate, points = measured(arms)
-    near = predictions(points, cost, goals, 3.0 if options.small else 60.0)
+    near = predictions(points, cost, goals, PREDICTED_S)
     rows = dict[Case, Row]()
     for case in CASES:
         window, more = many_engines(case, cost, goals, rate, options.day_s)
