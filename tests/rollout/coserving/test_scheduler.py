@@ -21,8 +21,8 @@ SEATS, SERVED_SEATS, BLOCKS = 12, 4, 60
 ROLLOUT_SEATS = SEATS - SERVED_SEATS
 STEPS = 10_000
 PROMPT = list(range(20))
-SLOW = [(decodes, tokens, 0.01 * decodes + 1e-5 * tokens) for decodes in (0, 8) for tokens in (1, 100)] * 50
-"""Steps of an engine that takes 10 ms for each decode."""
+SLOW = [(decodes, tokens, decodes + 1e-3 * tokens) for decodes in (0, 8) for tokens in (1, 100)] * 50
+"""Steps of an engine that takes a second for each decode, so that the test's own time does not matter."""
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_rollouts_beyond_the_goals_wait_a_step_oldest_first_and_keep_their_cache
     ahead.schedule()
     ahead.deliver()
     ahead.scheduler._times = StepTime(SLOW)
-    ahead.add("served", [7, 8, 9], 2, URGENT_PRIORITY, extra=goals(ttft_s=0.05))  # nine tenths of it are planned for
+    ahead.add("served", [7, 8, 9], 2, URGENT_PRIORITY, extra=goals(ttft_s=5.0))  # nine tenths of it are planned for
     ahead.add("late", PROMPT, 30)
     assert ahead.schedule() == {"0": 1, "1": 1, "2": 1, "3": 1, "served": 3}
     assert [request.num_preemptions for request in rollouts] == [0] * 6
@@ -224,7 +224,7 @@ def test_failing_plan_leaves_the_step_to_vllm_and_ten_in_a_row_end_the_goals(
         ahead.add(f"{number}", PROMPT, 100)
     ahead.schedule()
     ahead.deliver()
-    ahead.add("served", PROMPT, 100, URGENT_PRIORITY, extra=goals(0.02, 0.015))
+    ahead.add("served", PROMPT, 100, URGENT_PRIORITY, extra=goals(2.0, 1.5))
 
     def steps(times: StepTime, count: int) -> None:
         for _ in range(count):
