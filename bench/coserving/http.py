@@ -128,9 +128,9 @@ class Scene(Serving):
                     if found.status != 200 or "error" in event:
                         break
                     for choice in event["choices"]:
-                        if choice.get("text"):
-                            sent.came(1, time.monotonic() - due_s)
                         sent.is_complete |= choice.get("finish_reason") is not None
+                        if choice.get("text") or (sent.is_complete and sent.first_s is None):  # an answer may be empty
+                            sent.came(1, time.monotonic() - due_s)
                     if event.get("usage"):
                         sent.tokens = event["usage"]["completion_tokens"]
         except (aiohttp.ClientError, ConnectionError, TimeoutError):
