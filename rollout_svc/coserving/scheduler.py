@@ -70,6 +70,7 @@ class CoservingScheduler(ServingScheduler):
         self._times: StepTime | None = None  # begins with the first request that has goals; steps before it are its profile
         self._steps: deque[tuple[Any, float, int, int]] = deque()  # under way: vLLM's output, begin, decodes, prefill tokens
         self._ended_s = self._written_s = 0.0
+        self._first_token_s = 0.0  # planned for the latest request with goals
         self._cut: Cut | None = None
         self._kept = 0  # rollouts that ran after the cut
         self._newest_adapter = self._held = self._failures = 0
@@ -82,8 +83,9 @@ class CoservingScheduler(ServingScheduler):
         super().add_request(request)
         extra = request.sampling_params.extra_args if request.sampling_params is not None else None
         if extra and (goals := extra.get(GOALS)):
-            spare_s = (1 - AIMED) * max(0.0, goals["first_due_s"] - time.monotonic())
-            self._served[request.request_id] = _Served(goals["first_due_s"] - spare_s, AIMED * goals["tpot_s"])
+            left_s = max(0.0, goals["first_due_s"] - time.monotonic())
+            self._first_token_s = AIMED * left_s
+            self._served[request.request_id] = _Served(goals["first_due_s"] - (1 - AIMED) * left_s, AIMED * goals["tpot_s"])
         if not is_urgent(request):
             self._newest_adapter = max(self._newest_adapter, adapter_of(request))
 
@@ -194,12 +196,9 @@ class CoservingScheduler(ServingScheduler):
 
     def _chosen(self, urgent: list[Request], rollouts: list[Request], free: int) -> tuple[list[Request], list[Request]] | None:
         """Waiting and running requests that may run; None: all. `free`: sequence slots for further rollouts."""
-        has_goals = self._has_goals(urgent)
-        if not has_goals and self._cut is None:
-            return None
-        prompts = self._prompts(len(urgent), free if self._cut is None else min(free, self._kept - len(rollouts)))
-        if not has_goals:
-            return [*urgent, *prompts], self.running
+        if not self._has_goals(urgent):
+            return self._chosen_without_goals(urgent, rollouts, free)
+        prompts = self._prompts(len(urgent), self._free_for_rollouts(rollouts, free), PROMPTS_PLANNED)
         times = self._times = self._times or StepTime(self._profile)
         now_s, under_way_s = time.monotonic(), self._under_way_s(times)
         begins_s = now_s + under_way_s
@@ -236,9 +235,27 @@ class CoservingScheduler(ServingScheduler):
         running = [request for request in self.running if id(request) not in hidden]
         return [*urgent[:entering], *outside[: max(0, plan.prompts - len(inside))]], running
 
-    def _prompts(self, after: int, free: int) -> list[Request]:
-        """The next waiting rollouts, behind `after` urgent requests, for which there are sequence slots, adapter slots, and blocks below
-        the cut.
+    def _chosen_without_goals(
+        self, urgent: list[Request], rollouts: list[Request], free: int
+    ) -> tuple[list[Request], list[Request]] | None:
+        """As `_chosen`. All of a training step's prompts in one engine step would make a request late that comes during it: they leave it
+        half of its time.
+        """
+        if self._cut is None and (self._times is None or not free or not self.waiting):
+            return None
+        prompts = self._prompts(len(urgent), self._free_for_rollouts(rollouts, free), PROMPTS_SEEN)
+        if self._times is not None:
+            tokens = [self._tokens(request) for request in prompts]
+            prompts = prompts[: prompts_at_once(self._first_token_s / 2, len(self.running), tokens, self._times)]
+        self._count(len(rollouts), len(rollouts))
+        return [*urgent, *prompts], self.running
+
+    def _free_for_rollouts(self, rollouts: list[Request], free: int) -> int:
+        return free if self._cut is None else min(free, self._kept - len(rollouts))
+
+    def _prompts(self, after: int, free: int, most: int) -> list[Request]:
+        """The next waiting rollouts, `most` at most, behind `after` urgent requests, for which there are sequence slots, adapter slots, and
+        blocks below the cut.
         """
         blocks = self._cut.blocks - self._blocks_of_rollouts() if self._cut is not None else self.cache_config.num_gpu_blocks or 0
         assert self.lora_config is not None
@@ -246,7 +263,7 @@ class CoservingScheduler(ServingScheduler):
         found: list[Request] = []
         for request in first(self.waiting, lambda _: True, after + PROMPTS_SEEN)[after:]:
             adapter, blocks = adapter_of(request), blocks - self._blocks(request)
-            if len(found) >= min(free, PROMPTS_PLANNED) or blocks < 0:
+            if len(found) >= min(free, most) or blocks < 0:
                 break
             if adapter and adapter not in adapters and len(adapters) >= self.lora_config.max_loras:
                 continue

@@ -143,6 +143,24 @@ def test_rollouts_beyond_the_goals_wait_a_step_oldest_first_and_keep_their_cache
     assert all(ahead.delivered[each] == [*range(20, 50)] for each in (*"012345", "late"))
 
 
+def test_prompts_of_rollouts_leave_a_request_that_may_come_half_of_its_time(configured: Callable[[Path], Any], tmp_path: Path) -> None:
+    """A prompt of 20 tokens takes 20 ms, and the latest request's first token is planned to take 90 ms."""
+    ahead = engine(configured, tmp_path / "figures")
+    ahead.scheduler._times = StepTime((decodes, tokens, 0.001 * (decodes + tokens)) for decodes in (0, 8) for tokens in (1, 100))
+    ahead.add("served", [7, 8, 9], 1, URGENT_PRIORITY, extra=goals(ttft_s=0.1))
+    while "served" in ahead.scheduler.requests:
+        ahead.schedule()
+        ahead.deliver()
+    for number in range(6):
+        ahead.add(f"{number}", _prompt(number)[:20], 30)
+    assert ahead.schedule() == {"0": 20, "1": 20}
+    ahead.deliver()
+    assert ahead.schedule() == {"0": 1, "1": 1, "2": 20, "3": 20}
+    ahead.deliver()
+    ahead.scheduler._first_token_s = 0.0
+    assert ahead.schedule() == {**dict.fromkeys("0123", 1), "4": 20}, "one at least"
+
+
 def test_served_prompt_without_blocks_cuts_rollouts_to_half_once_until_a_newer_adapter(
     configured: Callable[[Path], Any], tmp_path: Path
 ) -> None:
