@@ -163,7 +163,9 @@ class Engine:
         """Served prompts, and rollouts, of the next step. The product's scheduler asks the same functions for the same."""
         free = min(SEATS - len(self.rollouts), len(self.waiting))
         if not (self.serving or self.asked):
-            self._count(now_s, len(self.rollouts) + free, 0)
+            left_s, prompts = plan.LEFT * plan.AIMED * self.goals.ttft_s, [ROLLOUT_PROMPT] * min(free, plan.PROMPTS_SEEN)
+            free = plan.prompts_at_once(left_s, len(self.rollouts), prompts, self._times)
+            self._count(now_s, len(self.rollouts), 0)
             return 0, plan.Plan(len(self.rollouts), free)
         times, decodes, tpot_s = self._times, len(self.serving), plan.AIMED * self.goals.tpot_s
         decode_s, prompts = times.expected_s(decodes, 0), [PROMPT] * min(len(self.asked), SERVED - decodes)

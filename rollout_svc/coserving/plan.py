@@ -15,6 +15,10 @@ AIMED = 0.9
 """Fraction of each goal planned for; the rest is for a token's way to its client."""
 PROMPTS_PLANNED = 8
 """Maximum prompts of rollouts that enter in one step beside requests with goals."""
+PROMPTS_SEEN = 32
+"""Maximum waiting rollouts among which they are sought, and that enter in one step without requests with goals."""
+LEFT = 0.5
+"""Fraction of its time to the first token that rollouts' prompts leave a request that comes during their step."""
 LONGEST_GAP = 4.0
 """Maximum time between two tokens of a request, as a multiple of its goal for the mean, however much time it has saved."""
 CATCH_UP = 1.01

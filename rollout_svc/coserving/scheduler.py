@@ -17,7 +17,19 @@ from typing import Any, TypeVar
 from vllm.v1.request import Request
 
 from rollout_svc.coserving.figures import FigureFile, Figures
-from rollout_svc.coserving.plan import AIMED, PROMPTS_PLANNED, Certain, Share, Stream, Wanted, decide, next_due_s, prompts_at_once
+from rollout_svc.coserving.plan import (
+    AIMED,
+    LEFT,
+    PROMPTS_PLANNED,
+    PROMPTS_SEEN,
+    Certain,
+    Share,
+    Stream,
+    Wanted,
+    decide,
+    next_due_s,
+    prompts_at_once,
+)
 from rollout_svc.coserving.preemption import ServingScheduler, adapter_of, first, is_urgent, only
 from rollout_svc.coserving.pressure import Cut, cut
 from rollout_svc.coserving.step_time import Step, StepTime
@@ -25,8 +37,6 @@ from rollout_svc.engine.config import GOALS
 
 USED = ("max_num_active_reqs", "prev_step_scheduled_req_ids", "kv_holding_waiting", "_preempt_request", "_pause_state")
 """Names of vLLM's scheduler that latency goals need."""
-PROMPTS_SEEN = 32
-"""Maximum waiting rollouts among which they are sought."""
 PROFILE_STEPS = 512
 MAX_FAILURES = 10
 """Failures of planning in a row after which goals are off."""
@@ -238,15 +248,13 @@ class CoservingScheduler(ServingScheduler):
     def _chosen_without_goals(
         self, urgent: list[Request], rollouts: list[Request], free: int
     ) -> tuple[list[Request], list[Request]] | None:
-        """As `_chosen`. All of a training step's prompts in one engine step would make a request late that comes during it: they leave it
-        half of its time.
-        """
+        """As `_chosen`. All of a training step's prompts in one engine step would make a request late that comes during it."""
         if self._cut is None and (self._times is None or not free or not self.waiting):
             return None
         prompts = self._prompts(len(urgent), self._free_for_rollouts(rollouts, free), PROMPTS_SEEN)
         if self._times is not None:
             tokens = [self._tokens(request) for request in prompts]
-            prompts = prompts[: prompts_at_once(self._first_token_s / 2, len(self.running), tokens, self._times)]
+            prompts = prompts[: prompts_at_once(LEFT * self._first_token_s, len(self.running), tokens, self._times)]
         self._count(len(rollouts), len(rollouts))
         return [*urgent, *prompts], self.running
 
