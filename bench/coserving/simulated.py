@@ -3,7 +3,7 @@
 Left out: KV pressure, adapters, and the scheduler, which sends all groups of a step to the task's home.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from math import log
@@ -66,7 +66,7 @@ class Wrong(StepTime):
         return self.factor * super().expected_s(decodes, prefill_tokens)
 
 
-@dataclass
+@dataclass(eq=False)
 class Rollout:
     name: str
     left: int
@@ -107,11 +107,11 @@ class Engine:
         profile = [(n, tokens, self.cost.step_s(n, tokens)) for n in (1, 8, 32, SEATS) for tokens in (0, 40, PROMPT)]
         self._times, self._random, self._training, self._runs = Wrong(profile), Random(self.seed), plan.Share(), False
         self._times.factor = self.factor
-        self._counts: Counter[str] = Counter()
+        self._steps = self._wanted = self._withheld = 0
 
     def figures(self) -> Figures:
         blocks = sum((PROMPT + one.tokens) // BLOCK + 1 for one in self.serving)
-        return Figures(**self._counts, serving_blocks=blocks, blocks=BLOCKS)
+        return Figures(self._steps, self._wanted, self._withheld, serving_blocks=blocks, blocks=BLOCKS)
 
     def serve(self, asked: Served) -> None:
         self.asked.append(asked)
@@ -188,7 +188,7 @@ class Engine:
 
     def _count(self, now_s: float, wanted: int, withheld: int) -> None:
         self._training.add(wanted - withheld, wanted, now_s)
-        self._counts.update(steps=1, rollout_steps=wanted, withheld_steps=withheld)
+        self._steps, self._wanted, self._withheld = self._steps + 1, self._wanted + wanted, self._withheld + withheld
 
 
 @dataclass
