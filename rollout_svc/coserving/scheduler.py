@@ -38,6 +38,7 @@ from rollout_svc.engine.config import GOALS
 USED = ("max_num_active_reqs", "prev_step_scheduled_req_ids", "kv_holding_waiting", "_preempt_request", "_pause_state")
 """Names of vLLM's scheduler that latency goals need."""
 PROFILE_STEPS = 512
+"""Maximum first steps, of `engine/profile.py` and after it, from which the step time model begins."""
 MAX_FAILURES = 10
 """Failures of planning in a row after which goals are off."""
 WRITTEN_EVERY_S = 0.1
@@ -45,6 +46,8 @@ LOGGED_EVERY_S = 60.0
 """Minimum seconds between two tracebacks of failed plans."""
 
 T = TypeVar("T")
+Chosen = tuple[list[Request], list[Request]]
+"""Waiting and running requests that may run."""
 log = logging.getLogger(__name__)
 
 
@@ -61,13 +64,18 @@ class _Served:
     """Times of its first and its latest token."""
 
 
+def require_names(scheduler: object) -> None:
+    """Raises: RuntimeError if vLLM's scheduler lacks a name that latency goals need."""
+    if missing := [name for name in USED if not hasattr(scheduler, name)]:
+        raise RuntimeError(f"latency goals need a vLLM whose scheduler has {', '.join(missing)}; install a tested one")
+
+
 class CoservingScheduler(ServingScheduler):
     """Holds rollouts back as far as the latency goals of served requests demand."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if missing := [name for name in USED if not hasattr(self, name)]:
-            raise RuntimeError(f"latency goals need a vLLM whose scheduler has {', '.join(missing)}; install a tested one")
+        require_names(self)
         config: Any = self.vllm_config  # vLLM's types are loose
         options = config.additional_config[GOALS]
         self._share: float = options["training_share"]
@@ -76,8 +84,8 @@ class CoservingScheduler(ServingScheduler):
         self._chunk = self.scheduler_config.long_prefill_token_threshold or self.max_num_scheduled_tokens
         self._most_active = self.max_num_active_reqs
         self._served: dict[str, _Served] = {}
-        self._profile: deque[Step] = deque(maxlen=PROFILE_STEPS)
-        self._times: StepTime | None = None  # begins with the first request that has goals; steps before it are its profile
+        self._profile: list[Step] = []
+        self._times: StepTime | None = None  # begins after PROFILE_STEPS, or with the first request that has goals
         self._steps: deque[tuple[Any, float, int, int]] = deque()  # under way: vLLM's output, begin, decodes, prefill tokens
         self._ended_s = self._written_s = 0.0
         self._first_token_s = 0.0  # planned for the latest request with goals
@@ -130,10 +138,12 @@ class CoservingScheduler(ServingScheduler):
         return outputs
 
     def _learn(self, decodes: int, tokens: int, took_s: float) -> None:
-        if self._times is None and decodes + tokens:
-            self._profile.append((decodes, tokens, took_s))
-        elif self._times is not None and decodes + tokens:
+        if self._times is not None and decodes + tokens:
             self._times.learn(decodes, tokens, took_s)
+        elif decodes + tokens:
+            self._profile.append((decodes, tokens, took_s))
+            if len(self._profile) == PROFILE_STEPS:
+                self._times = StepTime(self._profile)
 
     # -------------------------------------------------------------------------------------------------------- pressure
 
@@ -153,8 +163,9 @@ class CoservingScheduler(ServingScheduler):
         return [request for request in requests if request.request_id in self._served]
 
     def _has_goals(self, urgent: list[Request]) -> bool:
-        """Whether a request with goals runs, or waits among `urgent`."""
-        return bool(self._served) and bool(self._with_goals(urgent) or self._with_goals(self.running))
+        """Whether goals are on, and a request with goals runs, or waits among `urgent`."""
+        is_on = bool(self._served) and self._failures < MAX_FAILURES
+        return is_on and bool(self._with_goals(urgent) or self._with_goals(self.running))
 
     def _blocks_of_rollouts(self) -> int:
         return sum(self._blocks(request) for request in self.running if not is_urgent(request))
@@ -204,7 +215,7 @@ class CoservingScheduler(ServingScheduler):
         self._failures = 0
         return planned
 
-    def _chosen(self, urgent: list[Request], rollouts: list[Request], free: int) -> tuple[list[Request], list[Request]] | None:
+    def _chosen(self, urgent: list[Request], rollouts: list[Request], free: int) -> Chosen | None:
         """Waiting and running requests that may run; None: all. `free`: sequence slots for further rollouts."""
         if not self._has_goals(urgent):
             return self._chosen_without_goals(urgent, rollouts, free)
@@ -245,16 +256,15 @@ class CoservingScheduler(ServingScheduler):
         running = [request for request in self.running if id(request) not in hidden]
         return [*urgent[:entering], *outside[: max(0, plan.prompts - len(inside))]], running
 
-    def _chosen_without_goals(
-        self, urgent: list[Request], rollouts: list[Request], free: int
-    ) -> tuple[list[Request], list[Request]] | None:
+    def _chosen_without_goals(self, urgent: list[Request], rollouts: list[Request], free: int) -> Chosen | None:
         """As `_chosen`. All of a training step's prompts in one engine step would make a request late that comes during it."""
-        if self._cut is None and (self._times is None or not free or not self.waiting):
+        times = self._times if self._first_token_s and free and self.waiting else None
+        if self._cut is None and times is None:
             return None
         prompts = self._prompts(len(urgent), self._free_for_rollouts(rollouts, free), PROMPTS_SEEN)
-        if self._times is not None:
+        if times is not None:
             tokens = [self._tokens(request) for request in prompts]
-            prompts = prompts[: prompts_at_once(LEFT * self._first_token_s, len(self.running), tokens, self._times)]
+            prompts = prompts[: prompts_at_once(LEFT * self._first_token_s, len(self.running), tokens, times)]
         self._count(len(rollouts), len(rollouts))
         return [*urgent, *prompts], self.running
 
@@ -265,13 +275,15 @@ class CoservingScheduler(ServingScheduler):
         """The next waiting rollouts, `most` at most, behind `after` urgent requests, for which there are sequence slots, adapter slots, and
         blocks below the cut.
         """
+        if free <= 0:
+            return []
         blocks = self._cut.blocks - self._blocks_of_rollouts() if self._cut is not None else self.cache_config.num_gpu_blocks or 0
         assert self.lora_config is not None
         adapters = {adapter_of(request) for request in self.running} - {0}
         found: list[Request] = []
         for request in first(self.waiting, lambda _: True, after + PROMPTS_SEEN)[after:]:
             adapter, blocks = adapter_of(request), blocks - self._blocks(request)
-            if len(found) >= min(free, most) or blocks < 0:
+            if len(found) == min(free, most) or blocks < 0:
                 break
             if adapter and adapter not in adapters and len(adapters) >= self.lora_config.max_loras:
                 continue
