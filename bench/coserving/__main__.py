@@ -10,7 +10,7 @@ from bench.harness import report
 from bench.harness.report import CODE
 from bench.harness.services import run_or_exit
 
-NAMES = ("arms", "cost", "memory", "tokens", "weights")
+NAMES = ("arms", "full", "weights")
 MEASURES = (*CODE, "gateway_svc")
 
 
