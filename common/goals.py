@@ -1,6 +1,6 @@
 """Counts of served requests by latency goal: met, or the cause of the first miss."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Literal
 
 import prometheus_client
@@ -25,28 +25,21 @@ class GoalTally:
     """Outcomes of requests in this process, since its start. `run` must be running."""
 
     def __init__(self) -> None:
-        self._counts: Counter[tuple[str, Outcome]] = Counter()
-        """(pool, outcome) → requests."""
-        self._logged: Counter[tuple[str, Outcome]] = Counter()
+        self.busy: dict[str, float] = defaultdict(float)
+        """Counts for the replica's report, over all pools."""
+        self._unlogged: dict[str, Counter[str]] = defaultdict(Counter)
 
     def count(self, pool: str, outcome: Outcome) -> None:
-        self._counts[pool, outcome] += 1
         GOALS.labels(pool, outcome).inc()
-
-    def busy(self) -> dict[str, float]:
-        """Counts for the replica's report, over all pools."""
-        found: Counter[str] = Counter()
-        for (_, outcome), count in self._counts.items():
-            found[f"goals_{outcome}"] += count
-        return {name: float(count) for name, count in found.items()}
+        self.busy[f"goals_{outcome}"] += 1
+        self._unlogged[pool][outcome] += 1
 
     async def run(self) -> None:
         """Log each minute in which goals were missed, until cancelled."""
         await run_forever(self._log, LOG_S, "goals_unknown", pauses_first=True)
 
     async def _log(self) -> None:
-        latest, self._logged = self._counts - self._logged, self._counts.copy()
-        for pool in sorted({pool for pool, outcome in latest if outcome != "met"}):
-            log.warning(
-                "goals_missed", pool=pool, seconds=LOG_S, **{outcome: count for (of, outcome), count in latest.items() if of == pool}
-            )
+        latest, self._unlogged = self._unlogged, defaultdict(Counter)
+        for pool, outcomes in latest.items():
+            if outcomes.keys() - {"met"}:
+                log.warning("goals_missed", pool=pool, seconds=LOG_S, **outcomes)

@@ -62,7 +62,7 @@ async def serve_with(running: Running[GatewaySettings], access: Access, sampler:
     gateway = Gateway(settings, bus, access, running.health, sampler, serving.texts, bases=bases)
 
     def report() -> ReplicaReport:
-        return ReplicaReport(replica=settings.replica, service="gateway", busy=serving.busy())
+        return ReplicaReport(replica=settings.replica, service="gateway", busy=serving.tally.busy)
 
     http = server(application(gateway, all_families()), settings)
     with listener(settings) as socket:

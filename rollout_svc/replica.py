@@ -11,7 +11,6 @@ from common.accelerators.memory import driver_memory
 from common.blobs import Blobs
 from common.bus import Slots
 from common.errors import Fatal
-from common.goals import GoalTally
 from common.leases import Identity, PoolClocks, leased_executor, placed
 from common.messages import ReplicaReport
 from common.messages.status import WITHHELD
@@ -27,7 +26,6 @@ from rollout_svc.adapters import Adapters
 from rollout_svc.coserving import figures
 from rollout_svc.coserving.lender import Lender
 from rollout_svc.coserving.lending import Room
-from rollout_svc.coserving.report import busy_of
 from rollout_svc.engine.config import EngineSettings, Tolerance
 from rollout_svc.engine.engine import Engine
 from rollout_svc.engine.process import EngineProcess
@@ -207,10 +205,10 @@ class Replica:
 
     def _goals(self) -> dict[str, float]:
         """Figures of a pool with latency goals; empty without."""
-        tally = self.serving.tally if self.serving is not None else None
-        counted = figures.read(self.engine.settings.figures) if self.engine.settings.goals is not None else None
-        withheld = {WITHHELD: self.lender.withheld} if self.lender is not None else {}
-        return withheld | (tally.busy() if tally is not None else {}) | (busy_of(counted) if counted is not None else {})
+        found = dict(self.serving.tally.busy) if self.serving is not None else {}
+        if self.engine.settings.goals is not None and (counted := figures.read(self.engine.settings.figures)) is not None:
+            found |= counted.busy
+        return found | ({WITHHELD: self.lender.withheld} if self.lender is not None else {})
 
 
 def _serving(running: Running[RolloutSettings], pool: Pool, engine: Engine, chat: Chat, adapters: Adapters) -> Serving | None:
@@ -228,8 +226,7 @@ def _serving(running: Running[RolloutSettings], pool: Pool, engine: Engine, chat
         goals=pool.serving.goals,
     )
     bus, slots = running.bus, Slots(TAKEN_PER_SEQUENCE * pool.serving.sequences)
-    tally = GoalTally() if pool.serving.goals else None
-    return Serving(context, Replies(running.settings.replica, bus.requests.send), slots, bus.clock.now_s, tally)
+    return Serving(context, Replies(running.settings.replica, bus.requests.send), slots, bus.clock.now_s)
 
 
 def _lender(running: Running[RolloutSettings], pool: Pool, engine: Engine, rollout: Rollout, slots: Slots) -> Lender | None:

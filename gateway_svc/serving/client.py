@@ -6,8 +6,8 @@ are missing, or the replica falls silent, the next attempt includes the tokens s
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import structlog
@@ -19,7 +19,7 @@ from common.goals import GoalTally
 from common.messages import CancelServing, Failure, PoolOffer, Served, ServedAttempt, ServedDelta, ServeRequest, ServingEnded
 from common.periodic import run_forever
 from gateway_svc.serving.places import PoolPlaces, WouldWait
-from gateway_svc.serving.pools import Restarts, in_flight_key
+from gateway_svc.serving.pools import Restarts
 from gateway_svc.serving.progress import Buffer, Given, Progress
 from gateway_svc.serving.reports import Reports, report_of
 from gateway_svc.serving.stream_quota import MAX_STREAMS, MAX_WAITING_BYTES, Reservation, SendWindow, StreamQuota, TooManyStreams
@@ -90,12 +90,8 @@ class Serving:
     def requests(self) -> int:
         return len(self._streams)
 
-    def busy(self) -> dict[str, float]:
-        """Figures for the gateway's report: requests in flight of pools with latency goals, and outcomes."""
-        return {in_flight_key(pool): float(places.in_flight) for pool, places in self._places.items()} | self.tally.busy()
-
-    @contextmanager
-    def entered(self, request: ServeRequest, offer: PoolOffer | None) -> Generator[Callable[[], None]]:
+    @asynccontextmanager
+    async def entered(self, request: ServeRequest, offer: PoolOffer | None) -> AsyncGenerator[Callable[[], None]]:
         """Count the request inside the block as one of its pool, if `offer` has latency goals. Call the yielded function at a first token.
 
         Raises: WouldWait, before the block, if its first token is expected after the goal.
@@ -103,10 +99,10 @@ class Serving:
         if offer is None or offer.ttft_ms is None:
             yield lambda: None
             return
-        left_s = request.asked_s + offer.ttft_ms / 1000 - self._bus.clock.now_s()
-        pool = self._places.setdefault(request.pool, PoolPlaces())
+        now_s = self._bus.clock.now_s()
+        left_s = (request.asked_s or now_s) + offer.ttft_ms / 1000 - now_s
         try:
-            with pool.entered(request, self.restarts.places(offer, self.gateway), left_s) as begin:
+            with self._places.setdefault(request.pool, PoolPlaces()).entered(request, self.restarts.places(offer), left_s) as begin:
                 yield begin
         except WouldWait:
             self.tally.count(request.pool, "refused")

@@ -20,8 +20,6 @@ RECENT = 16
 """Number of latest values from which each pace is estimated."""
 FIRST_HOLD_S = 1.0
 """Assumed seconds for which a request holds its place, before the first has ended."""
-ACTIVE_S = 2.0
-"""Seconds after its latest request during which a tenant counts in the shares of places."""
 
 
 class WouldWait(MarlaasError):
@@ -40,16 +38,14 @@ def expected_wait_s(ahead: int, places: int, hold_s: float) -> float:
     return (ahead - places + 1) * hold_s / places if places > 0 else math.inf
 
 
-def places_open_to(held: int, share: float, places: int, *, is_alone: bool) -> int:
+def places_open_to(held: int, share: float, places: int) -> int:
     """Number of places in use, over all tenants, from which on a tenant that holds `held` of them waits.
 
-    Samplers keep the last places for tenants that hold few. Before these, as many are kept for tenants below their `share`, unless the
-    tenant `is_alone`: where no request can wait for its turn, the tenant with the most requests would get nearly all places.
+    Samplers keep the last places for tenants that hold few. Before these, as many are kept for tenants below their `share`: where no request
+    waits for its turn, the tenant with the most requests would get nearly all places.
     """
     kept = places // KEPT_SHARE
-    if held < kept:
-        return places
-    return places - kept if is_alone or held < share else max(min(1, places), places - kept - max(1, kept))
+    return max(min(1, places), places - kept * (held >= kept) - max(1, kept) * (held >= share < places))
 
 
 class PoolPlaces:
@@ -59,8 +55,8 @@ class PoolPlaces:
         self._clock_s = clock_s
         self._held: Counter[str] = Counter()
         self._unanswered = 0
-        self._active: dict[str, tuple[float, float]] = {}
-        """Tenant → its weight, and the time of its latest request."""
+        self._weights: dict[str, float] = {}
+        """Weights of tenants with requests in flight."""
         self._hold_s = deque[float](maxlen=RECENT)
         """Seconds from being sent to the end."""
         self._first_s = deque[float](maxlen=RECENT)
@@ -78,7 +74,7 @@ class PoolPlaces:
     def entered(self, request: ServeRequest, places: int, left_s: float) -> Generator[Callable[[], None]]:
         """Count a request as in flight inside the block; the yielded function must be called at its first token, and may be later.
 
-        `places`: requests that samplers answer concurrently, less those of other gateways. `left_s`: seconds to the request's deadline.
+        `places`: requests that samplers answer concurrently. `left_s`: seconds to the request's deadline.
         Raises: WouldWait, before the block.
         """
         wait_s, has_begun, entered_s = self._wait_s(request, places), False, self._clock_s()
@@ -104,12 +100,10 @@ class PoolPlaces:
                 self._unanswered -= 1
 
     def _wait_s(self, request: ServeRequest, places: int) -> float:
-        tenant, now_s = request.tenant, self._clock_s()
-        self._active[tenant] = request.weight, now_s
-        for name in [name for name, (_, asked_s) in self._active.items() if not self._held[name] and now_s - asked_s > ACTIVE_S]:
-            del self._active[name], self._held[name]
-        share = places * request.weight / sum(weight for weight, _ in self._active.values())
-        open_to = places_open_to(self._held[tenant], share, places, is_alone=len(self._active) == 1)
+        self._held += Counter()  # forget those without any
+        self._weights = {name: self._weights[name] for name in self._held} | {request.tenant: request.weight}
+        share = places * request.weight / sum(self._weights.values())
+        open_to = places_open_to(self._held[request.tenant], share, places)
         for_place_s = expected_wait_s(self.in_flight, open_to, fmean(self._hold_s or [FIRST_HOLD_S]))
         return max(for_place_s, self._unanswered * _median(self._spacing_s))
 

@@ -1,6 +1,7 @@
 """Pools as the scheduler offers them, the expected start time of pools without a ready sampler, and the places of the others."""
 
 from collections.abc import Sequence
+from math import ceil
 
 import structlog
 
@@ -71,15 +72,10 @@ class Restarts:
                 left.append(start_s)
         return min(left, default=None)
 
-    def places(self, offer: PoolOffer, gateway: str) -> int:
-        """Requests that the pool's samplers answer concurrently, less those of gateways other than `gateway`; by the latest reports."""
+    def places(self, offer: PoolOffer) -> int:
+        """One gateway's part of the requests that the pool's samplers answer concurrently, by the latest reports."""
         if self._reports is None:
             return offer.serving_sequences
         samplers = sum(report.serves and report.pool == offer.name for report in self._reports)
-        others = sum(report.busy.get(in_flight_key(offer.name), 0) for report in self._reports if report.replica != gateway)
-        return max(min(1, samplers), samplers * offer.serving_sequences - round(others))
-
-
-def in_flight_key(pool: str) -> str:
-    """Key in `ReplicaReport.busy` of a gateway: requests of the pool in flight through it."""
-    return f"serving@{pool}"
+        gateways = sum(report.service == "gateway" for report in self._reports)
+        return ceil(samplers * offer.serving_sequences / max(1, gateways))

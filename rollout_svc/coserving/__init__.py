@@ -6,5 +6,5 @@ preemption.py        vLLM's scheduler for pools that serve: served requests befo
 scheduler.py         the same with latency goals: rollouts held back · checks.py both for engines that sleep
 plan.py              which rollouts run in the next step · step_time.py how long a step takes
 pressure.py          how many KV cache blocks rollouts keep if served requests lack some
-figures.py           counts of the engine's process, which the service reads from a file · report.py those in the replica's report
+figures.py           counts of the engine's process, which the service reads from a file
 """

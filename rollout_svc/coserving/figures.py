@@ -1,11 +1,12 @@
-"""Counts of the engine's process, which the service reads without waiting for an engine step: one record in a memory-mapped file."""
+"""Counts of the engine's process, which the service reads without waiting for an engine step: one record in a file."""
 
-import mmap
 import os
 import struct
 from contextlib import suppress
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
+
+from common.messages.status import ERROR
 
 
 @dataclass(frozen=True)
@@ -39,36 +40,37 @@ class Figures:
     goals_off: float = 0.0
     """1 after planning failed too many times in a row, else 0."""
 
+    @property
+    def busy(self) -> dict[str, float]:
+        """Those in the replica's report."""
+        return {
+            "rollouts_held": self.held,
+            "rollouts_preempted": self.preempted,
+            "recomputed_tokens": self.recomputed_tokens,
+            "plan_faults": self.faults,
+            f"step_time{ERROR}": self.median_error,
+            f"step_time_p95{ERROR}": self.p95_error,
+            "goals_off": self.goals_off,
+        }
+
 
 RECORD = struct.Struct(f"=Q{len(fields(Figures))}dQ")
-"""Sequence number, the fields of `Figures` in order, and the same sequence number. 0: nothing written yet."""
-NUMBER_BYTES = 8
-"""Length of a sequence number."""
+"""Sequence number, the fields of `Figures` in order, and the same sequence number."""
 
 
 class FigureFile:
     """Writer of one file, which it creates."""
 
     def __init__(self, path: Path) -> None:
-        """`path`: of a file of any content, or of none; afterwards it has one record that was not written yet."""
+        """`path`: of a file of any content, or of none; afterwards it is empty."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A new file, so that a reader never maps one that shrinks.
-        path.unlink(missing_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.ftruncate(descriptor, RECORD.size)
-            self._map = mmap.mmap(descriptor, RECORD.size)
-        finally:
-            os.close(descriptor)
+        self._file = path.open("wb", buffering=0)
         self._number = 0
 
     def write(self, figures: Figures) -> None:
+        """Overwrite the record. It is copied from its first number to its last, and a reader compares both."""
         self._number += 1
-        # The reader compares both numbers: the first changes before any field, the second after all.
-        record = RECORD.pack(self._number, *astuple(figures), self._number)
-        self._map[:NUMBER_BYTES] = record[:NUMBER_BYTES]
-        self._map[NUMBER_BYTES:-NUMBER_BYTES] = record[NUMBER_BYTES:-NUMBER_BYTES]
-        self._map[-NUMBER_BYTES:] = record[-NUMBER_BYTES:]
+        os.pwrite(self._file.fileno(), RECORD.pack(self._number, *astuple(figures), self._number), 0)
 
 
 def read(path: Path) -> Figures | None:
@@ -76,6 +78,6 @@ def read(path: Path) -> Figures | None:
     for _ in range(2):
         with suppress(FileNotFoundError, struct.error):
             first, *values, last = RECORD.unpack(path.read_bytes())
-            if first == last and first:
+            if first == last:
                 return Figures(*values)
     return None

@@ -53,31 +53,42 @@ class ServingScheduler(AsyncScheduler):
     def _make_room(self, urgent: list[Request]) -> None:
         """Preempt rollouts until the urgent requests have sequence slots, adapter slots, and KV cache blocks for their prompts."""
         if urgent:
-            for victim in self._free_slots(urgent):
-                if self._missing_blocks(urgent) <= 0:
-                    return
-                self._preempt_rollout(victim)
+            self._free_slots(urgent)
+            self._free_blocks(urgent)
 
-    def _free_slots(self, urgent: list[Request]) -> list[Request]:
-        """Free sequence slots and adapter slots, the latter of the adapters with the fewest rollouts; return the rollouts left."""
-        rollouts = self._rollouts()
-        short = max(0, len(self.running) + len(urgent) - self.max_num_running_reqs)
-        wanted = {adapter_of(request) for request in urgent} | {adapter_of(request) for request in self.running if is_urgent(request)}
-        wanted.discard(0)
-        sharing = Counter(adapter for request in rollouts[short:] if (adapter := adapter_of(request)) and adapter not in wanted)
-        rarest = sorted(sharing, key=lambda adapter: sharing[adapter])
-        unwanted = set(rarest[: max(0, len(wanted) + len(sharing) - self._most_adapters)])
-        left: list[Request] = []
-        for place, rollout in enumerate(rollouts):
-            if place < short or adapter_of(rollout) in unwanted:
-                self._preempt_rollout(rollout)
-            else:
-                left.append(rollout)
-        return left
+    def _free_slots(self, urgent: list[Request]) -> None:
+        """Free sequence slots, of the last rollouts, and adapter slots, of the adapters with the fewest rollouts."""
+        short = len(self.running) + len(urgent) - self.max_num_running_reqs
+        for rollout in self._rollouts()[:short] if short > 0 else ():
+            self._preempt_rollout(rollout)
+        wanted = {adapter_of(request) for request in [*urgent, *filter(is_urgent, self.running)]} - {0}
+        sharing = Counter(map(adapter_of, self.running))
+        rarest = sorted(sharing.keys() - wanted - {0}, key=lambda adapter: sharing[adapter])
+        unwanted = set(rarest[: max(0, len(wanted) + len(rarest) - self._most_adapters)])
+        for rollout in [request for request in self.running if adapter_of(request) in unwanted]:
+            self._preempt_rollout(rollout)
+
+    def _free_blocks(self, urgent: list[Request], surplus: int = 0) -> None:
+        """Preempt the last rollouts, which have `surplus` blocks, and further ones until the urgent requests have blocks."""
+        if surplus <= 0 and self._missing_blocks(urgent) <= 0:
+            return
+        for rollout in self._rollouts():
+            surplus -= self._blocks(rollout)
+            self._preempt_rollout(rollout)
+            if surplus <= 0 and self._missing_blocks(urgent) <= 0:
+                return
+
+    def _blocks(self, request: Request) -> int:
+        """KV cache blocks of a running request, or those that a waiting one needs for its prompt."""
+        return len(self.kv_cache_config.kv_cache_groups) * ((request.num_computed_tokens or request.num_tokens) // self.block_size + 1)
 
     def _missing_blocks(self, urgent: list[Request]) -> int:
-        """KV cache blocks that the prompts of urgent requests lack, beyond those that running requests need in this step."""
-        begun = sum(request.num_computed_tokens % self.block_size == 0 for request in self.running)
+        """KV cache blocks that the prompts of urgent requests lack, beyond those that running requests need in this step.
+
+        Without such prompts: those that running urgent requests lack, as rollouts may wait for theirs.
+        """
+        growing = self.running if urgent else filter(is_urgent, self.running)
+        begun = sum(request.num_computed_tokens % self.block_size == 0 for request in growing)
         needed = begun + sum(request.num_tokens // self.block_size + 1 for request in urgent)
         return len(self.kv_cache_config.kv_cache_groups) * needed - self.kv_cache_manager.block_pool.get_num_free_blocks()
 

@@ -14,7 +14,7 @@ class Cut:
     """A limit on rollouts' KV cache blocks."""
 
     blocks: int
-    """Blocks that rollouts may have: above it none enters. Those that run grow on."""
+    """Blocks that rollouts may have: above it none enters. Those that run grow on, as to hold them would free nothing."""
     adapter: int
     """Number of the newest adapter of a rollout, when it was made."""
     since_s: float

@@ -35,6 +35,8 @@ PROFILE_STEPS = 512
 MAX_FAILURES = 10
 """Failures of planning in a row after which goals are off."""
 WRITTEN_EVERY_S = 0.1
+LOGGED_EVERY_S = 60.0
+"""Minimum seconds between two tracebacks of failed plans."""
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -73,7 +75,9 @@ class CoservingScheduler(ServingScheduler):
         self._steps: deque[tuple[Any, float, int, int]] = deque()  # under way: vLLM's output, begin, decodes, prefill tokens
         self._ended_s = self._written_s = 0.0
         self._cut: Cut | None = None
+        self._kept = 0  # rollouts that ran after the cut
         self._newest_adapter = self._held = self._failures = 0
+        self._logged_s = float("-inf")
         self._is_hiding = self._is_stalled = False
         self._training = Share()
         self._counts: Counter[str] = Counter()
@@ -127,22 +131,15 @@ class CoservingScheduler(ServingScheduler):
 
     def _make_room(self, urgent: list[Request]) -> None:
         """For requests with goals, running ones too, rollouts give up half of their blocks at once; for canaries, only what these need."""
-        if self._cut is None and not self._has_goals(urgent):
-            super()._make_room(urgent)
-            return
         if urgent:
             self._free_slots(urgent)
         short = self._missing_blocks(self._with_goals(urgent)) if self._has_goals(urgent) else 0
         held = self._blocks_of_rollouts() if short > 0 else 0
         self._cut = cut(self._cut, held, short, self._newest_adapter, time.monotonic())
-        most = self._cut.blocks if short > 0 and self._cut is not None else held
-        if held <= most and self._missing_blocks(urgent) <= 0:
-            return
-        for victim in self._rollouts():
-            held -= self._blocks(victim)
-            self._preempt_rollout(victim)
-            if held <= most and self._missing_blocks(urgent) <= 0:
-                return
+        if urgent or short > 0:
+            self._free_blocks(urgent, held - self._cut.blocks if short > 0 and self._cut is not None else 0)
+        if short > 0:
+            self._kept = sum(not is_urgent(request) for request in self.running)
 
     def _with_goals(self, requests: list[Request]) -> list[Request]:
         return [request for request in requests if request.request_id in self._served]
@@ -150,10 +147,6 @@ class CoservingScheduler(ServingScheduler):
     def _has_goals(self, urgent: list[Request]) -> bool:
         """Whether a request with goals runs, or waits among `urgent`."""
         return bool(self._served) and bool(self._with_goals(urgent) or self._with_goals(self.running))
-
-    def _blocks(self, request: Request) -> int:
-        """KV cache blocks of a running request, or those that a waiting one needs for its prompt."""
-        return len(self.kv_cache_config.kv_cache_groups) * ((request.num_computed_tokens or request.num_tokens) // self.block_size + 1)
 
     def _blocks_of_rollouts(self) -> int:
         return sum(self._blocks(request) for request in self.running if not is_urgent(request))
@@ -194,8 +187,11 @@ class CoservingScheduler(ServingScheduler):
         except Exception:
             self._failures += 1
             self._counts["faults"] += 1
-            off = f"; goals are off after {MAX_FAILURES} failures in a row" if self._failures == MAX_FAILURES else ""
-            log.exception("planning an engine step failed%s", off)
+            is_last = self._failures == MAX_FAILURES
+            if is_last or time.monotonic() - self._logged_s >= LOGGED_EVERY_S:
+                self._logged_s = time.monotonic()
+                off = f"; goals are off after {MAX_FAILURES} failures in a row" if is_last else ""
+                log.exception("planning engine steps has failed %d times%s", self._counts["faults"], off)
             return None
         self._failures = 0
         return planned
@@ -205,7 +201,7 @@ class CoservingScheduler(ServingScheduler):
         has_goals = self._has_goals(urgent)
         if not has_goals and self._cut is None:
             return None
-        prompts = self._prompts(len(urgent), free)
+        prompts = self._prompts(len(urgent), free if self._cut is None else min(free, self._kept - len(rollouts)))
         if not has_goals:
             return [*urgent, *prompts], self.running
         times = self._times = self._times or StepTime(self._profile)
@@ -254,7 +250,7 @@ class CoservingScheduler(ServingScheduler):
         found: list[Request] = []
         for request in first(self.waiting, lambda _: True, after + PROMPTS_SEEN)[after:]:
             adapter, blocks = adapter_of(request), blocks - self._blocks(request)
-            if len(found) == min(free, PROMPTS_PLANNED) or blocks < 0:
+            if len(found) >= min(free, PROMPTS_PLANNED) or blocks < 0:
                 break
             if adapter and adapter not in adapters and len(adapters) >= self.lora_config.max_loras:
                 continue

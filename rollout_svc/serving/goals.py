@@ -1,6 +1,6 @@
 """Latency goals of served requests: deadlines for the engine, and whether sent tokens met them. No I/O."""
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 from common.goals import Outcome
 from common.messages import ServeRequest
@@ -21,53 +21,39 @@ def goals_of(request: ServeRequest, goals: Goals, now_s: float, monotonic_s: flo
     return RequestGoals(monotonic_s - waited_s + goals.ttft_s, goals.tpot_s)
 
 
+@dataclass
 class Watch:
-    """Judges one attempt as its tokens are sent. It counts at most one outcome: the first miss when it happens, or `met` at the end."""
+    """Latency of one attempt, from its tokens as they are sent. Times on `time.monotonic()`."""
 
-    def __init__(
-        self, goals: RequestGoals | None = None, count: Callable[[Outcome], None] = lambda _: None, *, resumes: bool = False
-    ) -> None:
-        """`goals`: None if the pool has none, and nothing is counted. `resumes`: an earlier attempt was lost after its first token, so its
-        client has seen a gap."""
-        self.goals = goals
-        self.is_cold = False
-        """Whether the attempt's version was not loaded when its place was free."""
-        self._count = count
-        self._resumes = resumes
-        self._is_judged = False
-        self._first_s: float | None = None
-        self._last_s = 0.0
-        self._later = 0
-        """Tokens after those sent first."""
+    goals: RequestGoals | None
+    """None: the pool has none."""
+    resumes: bool = False
+    """Whether an earlier attempt was lost after its first token, so that its client has seen a gap."""
+    is_cold: bool = False
+    """Whether the attempt's version was not loaded when its place was free."""
+    _first_s: float | None = None
+    _last_s: float = 0.0
+    _gap_s: float = 0.0
+    _later: int = 0
+    """Tokens after those sent first."""
 
-    def sent(self, tokens: int, monotonic_s: float, *, ends: bool) -> None:
-        """Tokens were sent; `ends`: they were the last."""
-        if self.goals is None or self._is_judged:
-            return
+    def sent(self, tokens: int, now_s: float) -> None:
         if self._first_s is None:
-            self._first_s = self._last_s = monotonic_s
-            if self._resumes:
-                self._judge("next")
-            self._judge_first(self.goals, monotonic_s)
+            self._first_s = now_s
         else:
             self._later += tokens
-        is_slow = ends and monotonic_s - self._first_s > self._later * self.goals.tpot_s
-        if is_slow or monotonic_s - self._last_s > MAX_GAP * self.goals.tpot_s:
-            self._judge("next")
-        elif ends:
-            self._judge("met")
-        self._last_s = monotonic_s
+            self._gap_s = max(self._gap_s, now_s - self._last_s)
+        self._last_s = now_s
 
-    def left(self, monotonic_s: float) -> None:
-        """The attempt ends without its last token: it was overdue, or its client has gone."""
-        if self.goals is not None and self._first_s is None:
-            self._judge_first(self.goals, monotonic_s)
-
-    def _judge_first(self, goals: RequestGoals, monotonic_s: float) -> None:
-        if monotonic_s > goals.first_due_s:
-            self._judge("cold" if self.is_cold else "first")
-
-    def _judge(self, outcome: Outcome) -> None:
-        if not self._is_judged:
-            self._is_judged = True
-            self._count(outcome)
+    def outcome(self, now_s: float, *, has_ended: bool) -> Outcome | None:
+        """The first miss; else `met`, or None if the request was cut short in time. `has_ended`: the last token was sent."""
+        if self.goals is None:
+            return None
+        if self.resumes:
+            return "next"
+        if (now_s if self._first_s is None else self._first_s) > self.goals.first_due_s:
+            return "cold" if self.is_cold else "first"
+        is_slow = has_ended and self._first_s is not None and self._last_s - self._first_s > self._later * self.goals.tpot_s
+        if is_slow or self._gap_s > MAX_GAP * self.goals.tpot_s:
+            return "next"
+        return "met" if has_ended else None

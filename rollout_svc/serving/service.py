@@ -41,21 +41,18 @@ log = structlog.get_logger()
 class Serving:
     """The requests that this replica has accepted."""
 
-    def __init__(
-        self, context: ServingContext, replies: Replies, slots: Slots, now_s: Callable[[], float], tally: GoalTally | None = None
-    ) -> None:
-        """`slots`: capacity for accepted requests. `now_s`: the clock of deadlines, `Clock.now_s`.
-
-        `tally`: counts requests by latency goal; None for a pool without goals.
-        """
+    def __init__(self, context: ServingContext, replies: Replies, slots: Slots, now_s: Callable[[], float]) -> None:
+        """`slots`: capacity for accepted requests. `now_s`: the clock of deadlines, `Clock.now_s`."""
         self._context = context
         self._replies = replies
         self.slots = slots
         self._now_s = now_s
-        self.tally = tally
+        self.tally = GoalTally()
         self._running: dict[Address, asyncio.Task[None]] = {}
         self._entered: set[Address] = set()
         """Attempts of `_running` that have entered the engine."""
+        self._first_due: set[Address] = set()
+        """Those of them without a token."""
 
     @property
     def requests(self) -> int:
@@ -71,8 +68,7 @@ class Serving:
         try:
             async with asyncio.TaskGroup() as self._runners:
                 self._runners.create_task(self._replies.run())
-                if self.tally is not None:
-                    self._runners.create_task(self.tally.run())
+                self._runners.create_task(self.tally.run())
                 hearing, looking = partial(self._follow_cancellations, bus, replica), partial(self._end_with_gateways, bus)
                 self._runners.create_task(run_forever(hearing, LISTEN_AGAIN_S, "cancellations_unheard"))
                 self._runners.create_task(run_forever(looking, GATEWAYS_S, "gateways_unknown"))
@@ -118,10 +114,15 @@ class Serving:
         left_s = request.first_token_by_s - self._now_s()
         deadline, watch = asyncio.timeout(max(0.0, left_s)), self._watch(request)
 
+        def enters() -> None:
+            self._entered.add(address)
+            self._note_first(address, is_due=True)
+
         def send(delta: ServedDelta) -> None:
             deadline.reschedule(None)
             self._replies.add(address, delta)
-            watch.sent(len(delta.ids) // 4, time.monotonic(), ends=delta.finish is not None)
+            self._note_first(address, is_due=False)
+            watch.sent(len(delta.ids) // 4, time.monotonic())
 
         try:
             with structlog.contextvars.bound_contextvars(request=address.request, attempt=address.attempt, tenant=request.tenant):
@@ -129,9 +130,10 @@ class Serving:
                     async with deadline:
                         if left_s <= 0:
                             raise TimeoutError
-                        await answer(self._context, request, address, send, lambda: self._entered.add(address), watch)
+                        await answer(self._context, request, address, send, enters, watch)
+                    self._judge(request, watch, has_ended=True)
                 except TimeoutError:
-                    watch.left(time.monotonic())
+                    self._judge(request, watch)
                     self._fail(address, "overdue", "no replica had a place for it in time")
                 except Refused as error:
                     self._fail(address, error.failure, str(error))
@@ -141,7 +143,7 @@ class Serving:
                     if address in self._running:  # this replica is stopping; the request was not cancelled
                         self._fail(address, "engine_lost", "the replica ends")
                     else:
-                        watch.left(time.monotonic())
+                        self._judge(request, watch)
                     raise
                 except Fatal as error:
                     self._fail(address, "engine_lost", str(error))
@@ -153,10 +155,21 @@ class Serving:
             self._close(address)
 
     def _watch(self, request: ServeRequest) -> Watch:
-        if self.tally is None or self._context.goals is None:
-            return Watch()
-        due = goals_of(request, self._context.goals, self._now_s(), time.monotonic())
-        return Watch(due, partial(self.tally.count, request.pool), resumes=bool(request.sampled))
+        goals = self._context.goals
+        due = goals_of(request, goals, self._now_s(), time.monotonic()) if goals is not None else None
+        return Watch(due, resumes=bool(request.sampled))
+
+    def _judge(self, request: ServeRequest, watch: Watch, *, has_ended: bool = False) -> None:
+        if (outcome := watch.outcome(time.monotonic(), has_ended=has_ended)) is not None:
+            self.tally.count(request.pool, outcome)
+
+    def _note_first(self, address: Address, *, is_due: bool) -> None:
+        """Under latency goals, hold loads of adapters back while a first token is due."""
+        self._first_due = self._first_due | {address} if is_due else self._first_due - {address}
+        if self._first_due and self._context.goals is not None:
+            self._context.adapters.calm.clear()
+        else:
+            self._context.adapters.calm.set()
 
     def _fail(self, address: Address, failure: Failure, reason: str) -> None:
         log.info("request_not_served", request=address.request, failure=failure)
@@ -165,6 +178,7 @@ class Serving:
     def _close(self, address: Address) -> None:
         if self._running.pop(address, None) is not None:
             self._entered.discard(address)
+            self._note_first(address, is_due=False)
             self._replies.close(address)
             self.slots.release()
             SERVING.dec()

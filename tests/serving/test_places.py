@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from common.messages import ServedSampling, ServeRequest
-from gateway_svc.serving.places import ACTIVE_S, FIRST_HOLD_S, PoolPlaces, WouldWait, expected_wait_s, places_open_to
+from gateway_svc.serving.places import FIRST_HOLD_S, PoolPlaces, WouldWait, expected_wait_s, places_open_to
 
 TTFT_S = 0.072
 PREFILL_S = 0.015
@@ -179,17 +179,17 @@ def test_places_go_by_weight() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "share", "is_alone", "open_to"),
-    [(0, 8, False, 16), (1, 8, False, 16), (2, 8, False, 14), (8, 8, False, 12), (8, 8, True, 14), (12, 16, True, 14)],
+    ("held", "share", "open_to"),
+    [(0, 8, 16), (1, 8, 16), (2, 8, 14), (8, 8, 12), (12, 16, 14)],
 )
-def test_last_places_are_for_tenants_that_hold_few(held: int, share: float, open_to: int, *, is_alone: bool) -> None:
-    assert places_open_to(held, share, 16, is_alone=is_alone) == open_to
+def test_last_places_are_for_tenants_that_hold_few(held: int, share: float, open_to: int) -> None:
+    assert places_open_to(held, share, 16) == open_to
 
 
 def test_one_place_is_open_to_everybody_and_none_to_nobody() -> None:
-    for held, is_alone in itertools.product((0, 1), (False, True)):
-        assert places_open_to(held, 0.5, 1, is_alone=is_alone) == 1
-        assert places_open_to(held, 0.0, 0, is_alone=is_alone) == 0
+    for held in (0, 1):
+        assert places_open_to(held, 0.5, 1) == 1
+        assert places_open_to(held, 0.0, 0) == 0
 
 
 def test_wait_grows_with_those_ahead_and_is_infinite_without_places() -> None:
@@ -254,7 +254,6 @@ def test_tenants_that_are_gone_are_forgotten() -> None:
     room = Room()
     for number in range(100):
         room.enters(tenant=f"t{number}")[1]()
-    room.now_s += ACTIVE_S + 1
     room.enters()[1]()
-    assert set(room.places._active) == {"acme"}
+    assert set(room.places._weights) == {"acme"}
     assert set(room.places._held) <= {"acme"}

@@ -62,11 +62,11 @@ class Target:
     """The version's adapter; None: the base model."""
     weight: float = 1.0
     """The tenant's weight among waiting requests."""
+    asked_s: float = 0.0
+    """As in `ServeRequest`."""
 
 
-def serve_request(
-    choice: Choice, target: Target, *, request: str, gateway: str, key: Key | None, first_token_by_s: float, asked_s: float
-) -> ServeRequest:
+def serve_request(choice: Choice, target: Target, *, request: str, gateway: str, key: Key | None, first_token_by_s: float) -> ServeRequest:
     """Message that requests the first attempt at a choice. `request`: id of the choice."""
     prompt = choice.prompt
     return ServeRequest(
@@ -86,7 +86,7 @@ def serve_request(
         template=prompt.template,
         sampling=choice.sampling,
         first_token_by_s=first_token_by_s,
-        asked_s=asked_s,
+        asked_s=target.asked_s,
     )
 
 
@@ -94,13 +94,12 @@ class Sampler(Protocol):
     """Samples choices; implemented by the gateway's client of samplers."""
 
     def sample(
-        self, choice: Choice, target: Target, *, request: str, key: Key | None, held: list[ServingEnded] | None = None, asked_s: float = 0.0
+        self, choice: Choice, target: Target, *, request: str, key: Key | None, held: list[ServingEnded] | None = None
     ) -> AsyncGenerator[ServedDelta]:
         """Deltas of one choice without repetition, over as many attempts as necessary. The last delta has `finish` or `failure`.
 
         `request`: id of the choice. `held`: list that receives the report of the choice's usage at its end, for a later `book`; None: the
-        report is booked at the end. `asked_s`: as in `ServeRequest`. Closing the generator also ends the request on
-        its replica.
+        report is booked at the end. Closing the generator also ends the request on its replica.
         """
         ...
 
@@ -117,18 +116,13 @@ async def sampled(
     request: str,
     key: Key | None,
     held: list[ServingEnded] | None = None,
-    asked_s: float = 0.0,
 ) -> AsyncGenerator[tuple[int, ServedDelta]]:
-    """Yield (choice number, delta) until all choices end. `request`: id of the HTTP request. `held`, `asked_s`: as in `Sampler.sample`.
+    """Yield (choice number, delta) until all choices end. `request`: id of the HTTP request. `held`: as in `Sampler.sample`.
 
     Raises: Problem if a choice fails, which ends the others.
     """
-
-    def sample(number: int, choice: Choice) -> AsyncGenerator[ServedDelta]:
-        return sampler.sample(choice, target, request=id_of(request, number), key=key, held=held, asked_s=asked_s)
-
     if len(choices) == 1:  # without a queue, which costs a task switch per delta
-        async with aclosing(sample(0, choices[0])) as deltas:
+        async with aclosing(sampler.sample(choices[0], target, request=id_of(request, 0), key=key, held=held)) as deltas:
             async for delta in deltas:
                 yield 0, _succeeded(delta, choices[0])
         return
@@ -136,7 +130,7 @@ async def sampled(
 
     async def pump(number: int, choice: Choice) -> None:
         try:
-            async with aclosing(sample(number, choice)) as deltas:
+            async with aclosing(sampler.sample(choice, target, request=id_of(request, number), key=key, held=held)) as deltas:
                 async for delta in deltas:
                     await waiting.put((number, delta))
             await waiting.put((number, None))
@@ -206,36 +200,27 @@ class Replicas:
         self._first_token_s = first_token_s
 
     async def sample(
-        self, choice: Choice, target: Target, *, request: str, key: Key | None, held: list[ServingEnded] | None = None, asked_s: float = 0.0
+        self, choice: Choice, target: Target, *, request: str, key: Key | None, held: list[ServingEnded] | None = None
     ) -> AsyncGenerator[ServedDelta]:
         """As `Sampler.sample`. Raises: Problem if the pool has no serving, if its sampler restarts, if the first token would come after the
         pool's goal, or if the quota of streams is used up; other errors as `Serving.deltas`."""
         offer = self._offers.check(target.pool)
         if (expected_s := self._serving.restarts.expected_s(target.pool)) is not None and expected_s > self._first_token_s:
             raise restarting(target.pool, expected_s)
-        now_s = self._now_s()
-        message = serve_request(
-            choice,
-            target,
-            request=request,
-            gateway=self._serving.gateway,
-            key=key,
-            first_token_by_s=now_s + self._first_token_s,
-            asked_s=asked_s or now_s,
-        )
-        deltas = self._serving.deltas(message, None if held is None else held.append)
+        begin_by_s = self._now_s() + self._first_token_s
+        message = serve_request(choice, target, request=request, gateway=self._serving.gateway, key=key, first_token_by_s=begin_by_s)
         try:
-            with self._serving.entered(message, offer) as begin:
-                async with aclosing(deltas):
-                    has_begun = False
-                    async for delta in deltas:
-                        expected_s = self._serving.restarts.expected_s(target.pool) if delta.failure in NOT_SAMPLED else None
-                        if expected_s is not None and not has_begun:
-                            raise restarting(target.pool, expected_s)
-                        if delta.failure is None:
-                            begin()
-                        has_begun = True
-                        yield delta
+            report = None if held is None else held.append
+            async with self._serving.entered(message, offer) as begin, aclosing(self._serving.deltas(message, report)) as deltas:
+                has_begun = False
+                async for delta in deltas:
+                    expected_s = self._serving.restarts.expected_s(target.pool) if delta.failure in NOT_SAMPLED else None
+                    if expected_s is not None and not has_begun:
+                        raise restarting(target.pool, expected_s)
+                    has_begun = True
+                    if delta.failure is None:
+                        begin()
+                    yield delta
         except WouldWait as error:
             raise would_wait(target.pool, error) from None
         except TooManyStreams as error:

@@ -1,7 +1,6 @@
 """Deadlines of requests on this host's clock, and what counts as met."""
 
 import math
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from common.goals import GoalTally, Outcome
 from common.messages import ServedSampling, ServeRequest
 from common.pools import Goals
 from rollout_svc.coserving.figures import Figures
-from rollout_svc.coserving.report import busy_of
 from rollout_svc.engine.stream import RequestGoals
 from rollout_svc.serving.goals import MAX_GAP, Watch, goals_of
 
@@ -61,14 +59,12 @@ def test_time_that_is_none_is_refused(asked_s: Any) -> None:
         request(asked_s)
 
 
-def judged(*sent_s: float, ends: bool = True, is_cold: bool = False, resumes: bool = False, tokens: int = 1) -> Counter[Outcome]:
-    """Outcomes of an attempt whose deltas were sent at these times, each with as many tokens."""
-    found: Counter[Outcome] = Counter()
-    watch = Watch(RequestGoals(DUE_S, 0.01), lambda outcome: found.update([outcome]), resumes=resumes)
-    watch.is_cold = is_cold
-    for number, when_s in enumerate(sent_s):
-        watch.sent(tokens, when_s, ends=ends and number == len(sent_s) - 1)
-    return found
+def judged(*sent_s: float, ends: bool = True, is_cold: bool = False, resumes: bool = False, tokens: int = 1) -> Outcome | None:
+    """Outcome of an attempt whose deltas were sent at these times, each with as many tokens."""
+    watch = Watch(RequestGoals(DUE_S, 0.01), resumes=resumes, is_cold=is_cold)
+    for when_s in sent_s:
+        watch.sent(tokens, when_s)
+    return watch.outcome(sent_s[-1] + 100.0, has_ended=ends)
 
 
 @pytest.mark.parametrize(
@@ -85,42 +81,37 @@ def judged(*sent_s: float, ends: bool = True, is_cold: bool = False, resumes: bo
     ],
 )
 def test_outcome_of_a_reply(times_s: list[float], outcome: Outcome) -> None:
-    assert judged(*times_s) == {outcome: 1}
+    assert judged(*times_s) == outcome
 
 
 def test_mean_is_about_tokens_not_about_messages() -> None:
-    assert judged(4.9, 4.93, 4.96, tokens=4) == {"met": 1}
-    assert judged(4.9, 4.93, 4.96, tokens=2) == {"next": 1}
+    assert judged(4.9, 4.93, 4.96, tokens=4) == "met"
+    assert judged(4.9, 4.93, 4.96, tokens=2) == "next"
 
 
 def test_late_first_token_of_a_version_that_was_not_loaded_is_cold() -> None:
-    assert judged(5.1, is_cold=True) == {"cold": 1}
-    assert judged(4.9, is_cold=True) == {"met": 1}
+    assert judged(5.1, is_cold=True) == "cold"
+    assert judged(4.9, is_cold=True) == "met"
 
 
-def test_gap_counts_when_it_happens_and_a_reply_that_is_cut_short_before_any_miss_counts_nowhere() -> None:
-    assert judged(4.9, 4.9 + MAX_GAP * 0.01 + 0.001, ends=False) == {"next": 1}
-    assert judged(4.9, 4.91, ends=False) == {}
+def test_reply_that_is_cut_short_counts_only_if_it_has_missed() -> None:
+    assert judged(4.9, 4.9 + MAX_GAP * 0.01 + 0.001, ends=False) == "next"
+    assert judged(4.9, 4.91, 4.93, ends=False) is None
 
 
 def test_attempt_after_a_lost_one_has_missed() -> None:
-    assert judged(4.9, 4.91, resumes=True) == {"next": 1}
+    assert judged(4.9, 4.91, resumes=True) == "next"
 
 
-@pytest.mark.parametrize(("left_s", "outcomes"), [(4.9, {}), (5.1, {"first": 1})])
-def test_request_without_a_first_token_has_missed_only_if_it_was_due(left_s: float, outcomes: dict[Outcome, int]) -> None:
-    found: Counter[Outcome] = Counter()
-    watch = Watch(RequestGoals(DUE_S, 0.01), lambda outcome: found.update([outcome]))
-    watch.left(left_s)
-    watch.left(left_s)
-    assert found == outcomes
+@pytest.mark.parametrize(("left_s", "outcome"), [(4.9, None), (5.1, "first")])
+def test_request_without_a_first_token_has_missed_only_if_it_was_due(left_s: float, outcome: Outcome | None) -> None:
+    assert Watch(RequestGoals(DUE_S, 0.01)).outcome(left_s, has_ended=False) == outcome
 
 
 def test_without_goals_nothing_is_judged() -> None:
-    watch = Watch()
-    watch.sent(1, 1e9, ends=True)
-    watch.left(2e9)
-    assert watch.goals is None
+    watch = Watch(None)
+    watch.sent(1, 1e9)
+    assert watch.outcome(2e9, has_ended=True) is None
 
 
 async def test_counts_are_in_the_report_and_the_metrics_and_misses_in_a_log_line_a_minute() -> None:
@@ -128,7 +119,7 @@ async def test_counts_are_in_the_report_and_the_metrics_and_misses_in_a_log_line
         return REGISTRY.get_sample_value("marlaas_goals_total", {"pool": pool, "outcome": outcome}) or 0.0
 
     tally, before = GoalTally(), metric("a", "first")
-    assert tally.busy() == {}
+    assert tally.busy == {}
     with capture_logs() as lines:
         for pool, outcome in [("a", "met"), ("a", "first"), ("b", "refused"), ("c", "met")]:
             tally.count(pool, outcome)  # type: ignore[arg-type]
@@ -142,13 +133,13 @@ async def test_counts_are_in_the_report_and_the_metrics_and_misses_in_a_log_line
         {"event": "goals_missed", "pool": "b", "refused": 1},
         {"event": "goals_missed", "pool": "a", "cold": 1},
     ]
-    assert tally.busy() == {"goals_met": 3.0, "goals_first": 1.0, "goals_refused": 1.0, "goals_cold": 1.0}
+    assert tally.busy == {"goals_met": 3.0, "goals_first": 1.0, "goals_refused": 1.0, "goals_cold": 1.0}
     assert metric("a", "first") == before + 1
 
 
 def test_report_shows_the_engines_figures() -> None:
-    shown = busy_of(Figures(held=3, preempted=4, recomputed_tokens=50, faults=1, median_error=0.05, p95_error=0.2))
-    assert shown == {
+    figures = Figures(held=3, preempted=4, recomputed_tokens=50, faults=1, median_error=0.05, p95_error=0.2)
+    assert figures.busy == {
         "rollouts_held": 3,
         "rollouts_preempted": 4,
         "recomputed_tokens": 50,

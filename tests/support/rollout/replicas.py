@@ -10,7 +10,6 @@ import numpy as np
 
 from common.bus import Bus, Slots
 from common.errors import Reject, Unavailable
-from common.goals import GoalTally
 from common.messages import AdapterRef, Message, ReplicaReport, ServedDelta, ServedMessage, ServedSampling, ServeRequest
 from common.pools import Goals
 from common.runtime.service import report_replica
@@ -73,6 +72,8 @@ class Adapters:
 
     def __init__(self) -> None:
         self.loaded: set[str] = set()
+        self.calm = asyncio.Event()
+        self.calm.set()
         self.load_s = 0.0
         """How long the first use of a version takes."""
 
@@ -121,10 +122,11 @@ class Replica:
         """`means`: of a real engine, in place of the source."""
         self.name, self.bus = name, bus
         self.source, self.wire, self.slots = Source(), Wire(bus), Slots(4 * sequences)
-        self.adapters, self.tally = Adapters(), GoalTally()
+        self.adapters = Adapters()
         stand_in: Any = self.adapters
         means = means or ServingContext(CHAT, stand_in, self.source.sample, Admission(sequences, adapters), CONTEXT, None, "source", goals)
-        self.serving = Serving(means, Replies(name, self.wire.tell), self.slots, bus.clock.now_s, self.tally if goals else None)
+        self.serving = Serving(means, Replies(name, self.wire.tell), self.slots, bus.clock.now_s)
+        self.tally = self.serving.tally
         self.work: asyncio.Task[None] | None = None
 
     def start(self) -> None:
