@@ -73,6 +73,7 @@ async def engines(names: Iterable[str], device: str, tasks: int = TASKS, **chang
             found[name] = Arm(engine, tasks, folder)
             for number in range(1 + tasks):
                 await found[name].load(f"task-{number - 1}" if number else "served", number)
+        stack.callback(setattr, start, "engine_arguments", engine_arguments)
         stack.callback(os.sched_setaffinity, 0, before)
         if device == "cpu" and len(before) > 1:
             os.sched_setaffinity(0, before - {min(before)})

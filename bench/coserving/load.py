@@ -10,23 +10,20 @@ from random import Random
 from statistics import median
 
 from bench.coserving.engine import LENIENT, Arm
-from bench.coserving.sums import Asked, Window
+from bench.coserving.sums import PROMPT, ROLLOUT_PROMPT, ROLLOUT_TOKENS, TOKENS, TPOT, TTFT, Asked, Window
 from common.errors import Fatal, Reject
 from common.pools import Goals
 from rollout_svc.engine.engine import SampleRequest
 from rollout_svc.engine.stream import RequestGoals, StreamRequest, stream
 
-PROMPT, TOKENS, WORDS = 160, 24, 500
-"""Tokens of a served request and of its answer, and different ones of them."""
-STEP, ROLLOUT_PROMPT, ROLLOUT_TOKENS = 24, 24, (40, 200)
-"""Rollouts of a task's step; six tasks want 2.25 times the seats. Tokens of a rollout's prompt and answer."""
+WORDS = 500
+STEP = 24
+"""Rollouts of a task's step; six tasks want 2.25 times the seats."""
 SETTLE_S = 1.0
 """Seconds of rollouts before a window begins."""
 DRAIN_S = 5.0
 """Seconds after a window until requests that still run are cut off."""
 BURST, BURST_S, BURST_EVERY_S = 4.0, 2.0, 10.0
-TTFT, TPOT = 5.0, 2.0
-"""Goals, as multiples of the medians alone."""
 BATCH = 8
 _numbers = itertools.count()
 _NextAdapter = Callable[[int], Awaitable[str]]

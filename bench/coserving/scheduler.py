@@ -5,30 +5,19 @@ process.
 import json
 import time
 from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from bench.coserving.engine import COUNTS, WRONG
-from rollout_svc.coserving import plan, scheduler
-from rollout_svc.coserving.plan import Certain, Plan, Wanted
+from bench.coserving.sums import DECIDES
+from rollout_svc.coserving import scheduler
 from rollout_svc.coserving.scheduler import CoservingScheduler
 from rollout_svc.coserving.step_time import StepTime
 from rollout_svc.engine.config import GOALS
-
-
-def decide_of(arm: str) -> Any:
-    """`cap-N`: at most N rollouts beside requests with goals; `cap-0` are time slices. Other arms: the product's."""
-    if not arm.startswith("cap-"):
-        return plan.decide
-    most = int(arm.removeprefix("cap-"))
-
-    def decide(now_s: float, certain: Certain, wanted: Wanted, times: StepTime, *, owed: bool) -> Plan:  # noqa: ARG001 (the product's)
-        running = min(most, wanted.running)
-        return Plan(running, min(most - running, len(wanted.prompts)) if running == wanted.running else 0)
-
-    return decide
 
 
 def timed(base: type[Any], key: str) -> type[Any]:
@@ -36,19 +25,21 @@ def timed(base: type[Any], key: str) -> type[Any]:
 
     class Timed(base):
         def schedule(self, *args: Any, **kwargs: Any) -> Any:
-            return self._timed(super().schedule, args, kwargs)
+            with counted(self.spent, key):
+                return super().schedule(*args, **kwargs)
 
         def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
-            return self._timed(super().update_from_output, args, kwargs)
-
-        def _timed(self, part: Any, args: Any, kwargs: Any) -> Any:
-            began_s = time.thread_time()
-            try:
-                return part(*args, **kwargs)
-            finally:
-                self.spent[key] += time.thread_time() - began_s
+            with counted(self.spent, key):
+                return super().update_from_output(*args, **kwargs)
 
     return Timed
+
+
+@contextmanager
+def counted(spent: Counter[str], key: str) -> Generator[None]:
+    began_s = time.thread_time()
+    yield
+    spent[key] += time.thread_time() - began_s
 
 
 class ArmScheduler(timed(CoservingScheduler, "all_s"), timed(AsyncScheduler, "vllm_s")):
@@ -58,8 +49,8 @@ class ArmScheduler(timed(CoservingScheduler, "all_s"), timed(AsyncScheduler, "vl
         self.spent: Counter[str] = Counter()
         super().__init__(*args, **kwargs)
         options = self.vllm_config.additional_config[GOALS]
-        scheduler.decide = decide_of(options["arm"])
-        self._path, self._began_s = Path(options["figures"]).with_suffix(COUNTS), 0.0
+        scheduler.decide = DECIDES[options["arm"]]
+        self._path, self._began_s, self._added_s = Path(options["figures"]).with_suffix(COUNTS), 0.0, 0.0
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         before, preempted, self._began_s = self._cut, self._counts["preempted"], time.monotonic()
@@ -69,8 +60,11 @@ class ArmScheduler(timed(CoservingScheduler, "all_s"), timed(AsyncScheduler, "vl
         return output
 
     def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
+        kind = "busy" if any(name in self.requests for name in self._served) else "idle"  # with requests, or without
         outputs = super().update_from_output(*args, **kwargs)
-        self.spent.update(engine_steps=1, took_s=time.monotonic() - self._began_s)
+        added_s, self._added_s = self._added_s, self.spent["all_s"] - self.spent["vllm_s"]
+        took = {"steps": 1, "took_s": time.monotonic() - self._began_s, "added_s": self._added_s - added_s}
+        self.spent.update({f"{kind}_{name}": value for name, value in took.items()})
         return outputs
 
     def add_request(self, request: Any) -> None:

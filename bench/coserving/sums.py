@@ -1,12 +1,21 @@
-"""What the parts compute from what they saw: goals met, quiet rounds, checks. No engine, no clock."""
+"""What the parts have in common without an engine or a clock: what is asked, decisions of arms, goals met, quiet rounds, checks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from bench.harness.report import percentile
 from common.pools import Goals
+from rollout_svc.coserving import plan
+from rollout_svc.coserving.plan import Certain, Plan, Wanted
+from rollout_svc.coserving.step_time import StepTime
 
+PROMPT, TOKENS = 160, 24
+"""Tokens of a served request and of its answer."""
+ROLLOUT_PROMPT, ROLLOUT_TOKENS = 24, (40, 200)
+"""Tokens of a rollout's prompt, and fewest and most of its answer."""
+TTFT, TPOT = 5.0, 2.0
+"""Goals, as multiples of the medians alone."""
 QUIET = 1.15
 """Maximum of a round's own `alone`, as a multiple of the quietest round's."""
 Row = dict[str, Any]
@@ -71,15 +80,16 @@ class Window:
         return [one.missed(self.goals) for one in self.asked]
 
     @property
-    def attained(self) -> float:
-        """Share of the requests that met both goals; 1 without requests."""
-        return self.missed.count(None) / len(self.asked) if self.asked else 1.0
-
-    @property
     def mean_s(self) -> float:
         """Mean seconds of a request, which rises with whatever else the machine does. Infinite if one did not end."""
         whole = all(one.is_complete for one in self.asked)
         return sum(one.last_s for one in self.asked) / max(1, len(self.asked)) if whole else float("inf")
+
+
+def attained(windows: Sequence[Window]) -> float:
+    """Share of the requests that met both goals; 1 without requests."""
+    missed = [each for one in windows for each in one.missed]
+    return missed.count(None) / len(missed) if missed else 1.0
 
 
 def quiet(alone: Sequence[Window]) -> list[int]:
@@ -90,11 +100,11 @@ def quiet(alone: Sequence[Window]) -> list[int]:
 
 def row(name: str, windows: Sequence[Window]) -> Row:
     """Figures of an arm over the rounds that count. Milliseconds; tokens a second."""
-    asked, missed = ([each for one in windows for each in getattr(one, of)] for of in ("asked", "missed"))
+    asked, missed = [each for one in windows for each in one.asked], [each for one in windows for each in one.missed]
     steps = [took_s for one in windows for took_s in one.steps_s]
     found: Row = {"arm": name}
     if asked:
-        found |= {"requests": len(asked), "attained": round(missed.count(None) / len(asked), 4)}
+        found |= {"requests": len(asked), "attained": round(attained(windows), 4)}
         found |= {cause: missed.count(cause) for cause in ("first", "next", "failed")}
         first, further = [one.first_s for one in asked if one.first_s is not None], [one.tpot_s for one in asked if one.tokens > 1]
         for what, values in (("ttft", first), ("tpot", further), ("gap", [one.gap_s for one in asked])):
@@ -122,3 +132,21 @@ def table(rows: Sequence[Row]) -> str:
     lines = [heads, *([str(one.get(name, "")) for name in heads] for one in rows)]
     widths = [max(len(line[place]) for line in lines) for place in range(len(heads))]
     return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+
+
+def capped(most: int) -> Callable[..., Plan]:
+    """A `decide` of at most that many rollouts beside requests with goals. 0: time slices, whose rollouts get all the time between."""
+
+    def decide(now_s: float, certain: Certain, wanted: Wanted, times: StepTime, *, owed: bool) -> Plan:  # noqa: ARG001 (the product's)
+        running = min(most, wanted.running)
+        return Plan(running, min(most - running, len(wanted.prompts)) if running == wanted.running else 0)
+
+    return decide
+
+
+DECIDES: dict[str, Callable[..., Plan]] = {
+    "ours": plan.decide,
+    "slices": capped(0),
+    **{f"cap-{most}": capped(most) for most in (8, 16, 32)},
+}
+"""By arm."""

@@ -43,7 +43,7 @@ def run(options: Options) -> dict[str, Any]:
 
 
 async def _rows(options: Options, model: Path, url: str) -> list[Row]:
-    changes = {"model": str(model), "max_rank": RANK, "adapters": 2, "adapters_held": 8, "kv_cache_gib": 0.5}
+    changes = {"model": str(model), "max_rank": RANK, "sequences": STREAMS, "adapters": 2, "adapters_held": 8, "kv_cache_gib": 0.5}
     async with engines(("ours",), options.device, tasks=0, **changes) as arms, await Bus.connect(url, "bench") as bus:
         await bus.declare()
         return [await _row(arms["ours"], Blobs(bus), number) for number in range(1 if options.small else VERSIONS)]
