@@ -21,12 +21,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=15.0, help="seconds of each arm in a round")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--arms", help="of the part `arms`, separated by commas, with `ours` among them; default: all")
     options = parser.parse_args()
+    arms = tuple(options.arms.split(",")) if options.arms else ()
     for name in options.names.split(","):
         if name not in NAMES:
             parser.error(f"there is no {name}; there are {', '.join(NAMES)}")
-        small = Options(1, 1.5, options.device, small=True)
-        measure(name, small if options.small else Options(options.rounds, options.seconds, options.device))
+        small = Options(1, 1.5, options.device, small=True, arms=arms or ("order", "ours"))
+        measure(name, small if options.small else Options(options.rounds, options.seconds, options.device, arms=arms))
 
 
 def measure(name: str, options: Options) -> None:

@@ -43,7 +43,7 @@ def run(options: Options) -> dict[str, Any]:
 
 
 async def _run(options: Options) -> dict[str, Any]:
-    names = (FCFS, PLAIN, SLICES, OURS) if options.small else BESIDE
+    names = (PLAIN, *(one for one in options.arms or BESIDE if one != PLAIN))
     async with engines(names, options.device) as arms:
         with part.phase("goals"):
             goals, slowest = await pace(arms[PLAIN], options.rounds)
@@ -120,9 +120,11 @@ def checks(rows: Sequence[Row], goals: Goals) -> list[Row]:
             at_least(f"{load}: ours attains", ours["attained"], ATTAINED),
             at_most(f"{load}: ours, p99 of first tokens over the goal", ours["ttft_p99"] / 1000 / goals.ttft_s, 1.0),
             at_most(f"{load}: ours, p99 of further tokens over the goal", ours["tpot_p99"] / 1000 / goals.tpot_s, 1.0),
-            at_most(f"{load}: vLLM's order attains", of[load, FCFS]["attained"], 0.5),
-            at_least(f"{load}: rollout tokens over time slices", ours["tokens_per_s"] / max(1, of[load, SLICES]["tokens_per_s"]), 1.2),
         ]
+        if fcfs := of.get((load, FCFS)):
+            found.append(at_most(f"{load}: vLLM's order attains", fcfs["attained"], 0.5))
+        if slices := of.get((load, SLICES)):
+            found.append(at_least(f"{load}: rollout tokens over time slices", ours["tokens_per_s"] / max(1, slices["tokens_per_s"]), 1.2))
         found += [at_least(f"{load}: rollout tokens over the best cap that attains", ours["tokens_per_s"] / best, share)] if best else []
     first = next(iter(LOADS))
     return [
@@ -138,7 +140,7 @@ def checks(rows: Sequence[Row], goals: Goals) -> list[Row]:
 
 def _class_checks(of: Mapping[str, Sequence[Window]], again: Window, wide_s: float) -> list[Row]:
     """Cost of the class, and errors of its model. `wide_s`: what it adds to a step with `WIDE` sequences."""
-    step_s = median(one.grown["idle_took_s"] / max(1, one.grown["idle_steps"]) for one in of["idle"])
+    step_s = median(one.seconds / max(1, one.grown["idle_steps"]) for one in of["idle"])
     added_s = median(map(_added_s, of[OURS]))
     errors = [[one.figures[name] for one in of[OURS]] for name in ("median_error", "p95_error")]
     return [

@@ -25,8 +25,9 @@ LENIENT = Goals(60.0, 60.0)
 """Goals of the settings, so that each engine starts; those of an arm come with each request."""
 PLAIN, FCFS, TODAY = "plain", "order", "today"
 """Arms without goals: vLLM with priorities, and in its default order; rollouts preempted for requests."""
-POOL = read_pools(ROOT / "pools.toml")["tiny"].model_copy(update={"sequences": SEATS, "kv_cache_gib": 0.125, "serving": None})
-"""A cache of 65,000 tokens: more than all sequences need."""
+CHANGES = {"sequences": SEATS, "kv_cache_gib": 0.125, "gpu_memory_share": 0.08, "serving": None}
+"""A cache of 65,000 tokens, more than all sequences need; on a GPU a share with which all arms fit."""
+POOL = read_pools(ROOT / "pools.toml")["tiny"].model_copy(update=CHANGES)
 FULL = {"tasks": 8, "adapters": 4, "adapters_held": 32, "kv_cache_gib": 0.0125}
 """A cache of 6,500 tokens, which all sequences fill, and twice as many tasks as adapter slots."""
 COUNTS = ".json"

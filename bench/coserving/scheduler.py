@@ -50,10 +50,10 @@ class ArmScheduler(timed(CoservingScheduler, "all_s"), timed(AsyncScheduler, "vl
         super().__init__(*args, **kwargs)
         options = self.vllm_config.additional_config[GOALS]
         scheduler.decide = DECIDES[options["arm"]]
-        self._path, self._began_s, self._added_s = Path(options["figures"]).with_suffix(COUNTS), 0.0, 0.0
+        self._path, self._added_s = Path(options["figures"]).with_suffix(COUNTS), 0.0
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        before, preempted, self._began_s = self._cut, self._counts["preempted"], time.monotonic()
+        before, preempted = self._cut, self._counts["preempted"]
         output = super().schedule(*args, **kwargs)
         self.spent["cuts"] += self._cut is not None and self._cut is not before
         self.spent["preempted_after_cut"] += (self._counts["preempted"] - preempted) * (before is not None)
@@ -63,8 +63,8 @@ class ArmScheduler(timed(CoservingScheduler, "all_s"), timed(AsyncScheduler, "vl
         kind = "busy" if any(name in self.requests for name in self._served) else "idle"  # with requests, or without
         outputs = super().update_from_output(*args, **kwargs)
         added_s, self._added_s = self._added_s, self.spent["all_s"] - self.spent["vllm_s"]
-        took = {"steps": 1, "took_s": time.monotonic() - self._began_s, "added_s": self._added_s - added_s}
-        self.spent.update({f"{kind}_{name}": value for name, value in took.items()})
+        self.spent[f"{kind}_steps"] += 1
+        self.spent[f"{kind}_added_s"] += self._added_s - added_s
         return outputs
 
     def add_request(self, request: Any) -> None:

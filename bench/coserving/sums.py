@@ -28,6 +28,8 @@ class Options:
     """Of one arm in a round."""
     device: str = "cpu"
     small: bool = False
+    arms: tuple[str, ...] = ()
+    """Of the part `arms`; empty: all."""
 
 
 @dataclass
