@@ -2,13 +2,14 @@
 
 A turn may be held for long: the engine runs the oldest first. If another replica has room, a message whose requests had no token for 2 s is
 handed back, whole and before any of its turns is answered. NATS redelivers it immediately to a replica that requests messages. This one
-requests none for the units that became free, for longer than another replica takes to help with this one's own queue. A message that comes
-back all the same stays: each replica hands it back once, so hand-backs end long before `Consumer.max_deliveries`.
+requests none for HANDED_BACK_S, which is longer than another replica takes to help with this one's own queue. A message that comes back all
+the same stays: each replica hands it back once, so hand-backs end long before `Consumer.max_deliveries`.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 
 import structlog
 
@@ -35,34 +36,30 @@ log = structlog.get_logger()
 
 
 class Window:
-    """The engine's figures of the last WINDOW_S. Pure."""
+    """The engine's figures of the last WINDOW_S, one a second. Pure."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, Figures]] = deque()
+        self._seen: deque[Figures] = deque(maxlen=round(WINDOW_S / LOOK_S) + 1)
 
-    def add(self, now_s: float, figures: Figures) -> None:
-        if self._seen and figures.steps < self._seen[-1][1].steps:  # the engine was restarted
+    def add(self, figures: Figures) -> None:
+        if self._seen and figures.steps < self._seen[-1].steps:  # the engine was restarted
             self._seen.clear()
-        self._seen.append((now_s, figures))
-        while now_s - self._seen[0][0] > WINDOW_S:
-            self._seen.popleft()
+        self._seen.append(figures)
 
     @property
     def use(self) -> Use:
         """Use of the window; none while the engine makes no steps."""
-        withheld, could_run = self._grown("withheld_steps"), self._grown("rollout_steps")
-        pairs = list(zip(self._seen, list(self._seen)[1:], strict=False))
-        kv = [now.serving_blocks / now.blocks if now.steps > before.steps and now.blocks else 0.0 for (_, before), (_, now) in pairs]
-        return Use(sum(kv) / len(kv) if kv else 0.0, withheld / could_run if could_run else 0.0)
+        kv = [now.serving_blocks / max(1.0, now.blocks) if now.steps > before.steps else 0.0 for before, now in pairwise(self._seen)]
+        return Use(sum(kv) / max(1, len(kv)), self._withheld_per("rollout_steps"))
 
     @property
     def held(self) -> float:
         """Mean number of rollouts held in a step."""
-        steps = self._grown("steps")
-        return self._grown("withheld_steps") / steps if steps else 0.0
+        return self._withheld_per("steps")
 
-    def _grown(self, name: str) -> float:
-        return getattr(self._seen[-1][1], name) - getattr(self._seen[0][1], name) if self._seen else 0.0
+    def _withheld_per(self, name: str) -> float:
+        grown = getattr(self._seen[-1], name) - getattr(self._seen[0], name) if self._seen else 0.0
+        return (self._seen[-1].withheld_steps - self._seen[0].withheld_steps) / grown if grown else 0.0
 
 
 class Stalls:
@@ -112,8 +109,6 @@ class Lender:
         self._handed_back: LRUCache[str, bool] = LRUCache(REMEMBERED)
         """Messages that were handed back, by their first request's id."""
         self._handed_back_s = float("-inf")
-        self._most_used = room.most
-        """Maximum units in use until HANDED_BACK_S after the latest hand-back."""
 
     @property
     def withheld(self) -> float:
@@ -128,16 +123,15 @@ class Lender:
         """Adjust the room, and hand back stalled messages. Raises: Unavailable."""
         now_s, figures = self._now_s(), self._read()
         if figures is not None:
-            self._window.add(now_s, figures)
+            self._window.add(figures)
             before, self.room = self.room, lend(self.room, self._window.use, now_s)
             if self.room is not before:
                 log.info("room_changed", sequences=self.room.sequences, before=before.sequences)
         stalled = self._stalled(now_s)
         if now_s - self._handed_back_s >= HANDED_BACK_S:
-            self._most_used = self.room.most
+            self._slots.resize(self.room.sequences)
             if stalled and self.withheld >= 1 and not self._slots.are_closed:
                 await self._hand_back(stalled, now_s)
-        self._slots.resize(min(self.room.sequences, self._most_used))
 
     def _stalled(self, now_s: float) -> list[list[str]]:
         """Requests of each message that may be handed back, the newest first."""
@@ -154,7 +148,7 @@ class Lender:
                 chosen += ids
                 self._handed_back.put(ids[0], True)
         if chosen:
-            self._handed_back_s, self._most_used = now_s, self._slots.used - len(chosen)
-            self._slots.resize(self._most_used)  # first, or the units that become free would bring the messages back
+            self._handed_back_s = now_s
+            self._slots.resize(self._slots.used - len(chosen))  # first, or the units that become free would bring the messages back
             log.info("turns_handed_back", sequences=len(chosen))
             await self._engine.hand_back(chosen)

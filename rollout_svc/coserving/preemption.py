@@ -54,7 +54,7 @@ class ServingScheduler(AsyncScheduler):
         """Preempt rollouts until the urgent requests have sequence slots, adapter slots, and KV cache blocks for their prompts."""
         if urgent:
             self._free_slots(urgent)
-            self._free_blocks(urgent)
+            self._clear_blocks(urgent)
 
     def _free_slots(self, urgent: list[Request]) -> None:
         """Free sequence slots, of the last rollouts, and adapter slots, of the adapters with the fewest rollouts."""
@@ -68,7 +68,7 @@ class ServingScheduler(AsyncScheduler):
         for rollout in [request for request in self.running if adapter_of(request) in unwanted]:
             self._preempt_rollout(rollout)
 
-    def _free_blocks(self, urgent: list[Request], surplus: int = 0) -> None:
+    def _clear_blocks(self, urgent: list[Request], surplus: int = 0) -> None:
         """Preempt the last rollouts, which have `surplus` blocks, and further ones until the urgent requests have blocks."""
         if surplus <= 0 and self._missing_blocks(urgent) <= 0:
             return

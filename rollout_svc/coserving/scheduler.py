@@ -137,7 +137,7 @@ class CoservingScheduler(ServingScheduler):
         held = self._blocks_of_rollouts() if short > 0 else 0
         self._cut = cut(self._cut, held, short, self._newest_adapter, time.monotonic())
         if urgent or short > 0:
-            self._free_blocks(urgent, held - self._cut.blocks if short > 0 and self._cut is not None else 0)
+            self._clear_blocks(urgent, held - self._cut.blocks if short > 0 and self._cut is not None else 0)
         if short > 0:
             self._kept = sum(not is_urgent(request) for request in self.running)
 

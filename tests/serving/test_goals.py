@@ -11,6 +11,7 @@ from common.messages import PoolOffer, ReplicaReport, ServedSampling
 from common.pools import Goals
 from gateway_svc.openai.sampling.choices import Choice, Prompt, Replicas, Target
 from gateway_svc.serving.pools import Offers, Restarts
+from gateway_svc.serving.progress import SILENT_S
 from tests.support.rollout.books import version
 from tests.support.rollout.replicas import QUESTION, performing
 from tests.support.waiting import eventually
@@ -76,7 +77,7 @@ async def test_slow_tokens_are_missed(bus: Bus) -> None:
 
 
 async def test_stream_that_another_replica_continues_has_missed_there(bus: Bus) -> None:
-    async with performing(bus, silent_s=1.0) as stage:
+    async with performing(bus, silent_s=SILENT_S) as stage:
         first = await stage.replica(goals=EASY)
         running = asyncio.create_task(stage.answer(stage.request(150, asked_s=bus.clock.now_s())))
         await eventually(lambda: first.wire.told > 5)

@@ -109,19 +109,19 @@ def test_use_is_the_mean_of_ten_seconds() -> None:
     assert (window.use, window.held) == (Use(0.0, 0.0), 0.0)
     for second in range(31):
         held = 400.0 * max(0, second - 25)
-        window.add(float(second), grown(100.0 * second, withheld_steps=held, serving_blocks=50.0 if second > 25 else 0.0))
+        window.add(grown(100.0 * second, withheld_steps=held, serving_blocks=50.0 if second > 25 else 0.0))
     assert (window.use.serving_kv, window.use.withheld) == pytest.approx((0.25, 0.25))
     assert window.held == pytest.approx(2.0)
 
 
 def test_engine_without_steps_withholds_nothing_and_a_new_one_starts_anew() -> None:
     window = Window()
-    for second in range(30):
-        window.add(float(second), grown(1000.0, withheld_steps=500.0, serving_blocks=90.0))
+    for _ in range(30):
+        window.add(grown(1000.0, withheld_steps=500.0, serving_blocks=90.0))
     assert (window.use, window.held) == (Use(0.0, 0.0), 0.0)
-    window.add(30.0, grown(10.0, withheld_steps=5.0))
+    window.add(grown(10.0, withheld_steps=5.0))
     assert (window.use, window.held) == (Use(0.0, 0.0), 0.0)
-    window.add(31.0, grown(20.0, withheld_steps=45.0))
+    window.add(grown(20.0, withheld_steps=45.0))
     assert window.use.withheld == pytest.approx(0.5)
 
 

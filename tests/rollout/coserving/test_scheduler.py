@@ -21,8 +21,8 @@ SEATS, SERVED_SEATS, BLOCKS = 12, 4, 60
 ROLLOUT_SEATS = SEATS - SERVED_SEATS
 STEPS = 10_000
 PROMPT = list(range(20))
-SLOW = [(decodes, tokens, 0.01 * decodes + 1e-5 * tokens) for decodes in (0, 8) for tokens in (1, 100)] * 50
-"""Steps of an engine that takes 10 ms for each decode."""
+SLOW = [(decodes, tokens, decodes + 1e-3 * tokens) for decodes in (0, 8) for tokens in (1, 100)] * 50
+"""Steps of an engine that takes a second for each decode, so that the test's own time does not matter."""
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_rollouts_beyond_the_goals_wait_a_step_oldest_first_and_keep_their_cache
     ahead.schedule()
     ahead.deliver()
     ahead.scheduler._times = StepTime(SLOW)
-    ahead.add("served", [7, 8, 9], 2, URGENT_PRIORITY, extra=goals(ttft_s=0.05))  # nine tenths of it are planned for
+    ahead.add("served", [7, 8, 9], 2, URGENT_PRIORITY, extra=goals(ttft_s=5.0))  # nine tenths of it are planned for
     ahead.add("late", PROMPT, 30)
     assert ahead.schedule() == {"0": 1, "1": 1, "2": 1, "3": 1, "served": 3}
     assert [request.num_preemptions for request in rollouts] == [0] * 6
@@ -163,6 +163,34 @@ def test_served_prompt_without_blocks_cuts_rollouts_to_half_once_until_a_newer_a
     assert ahead.schedule().keys() >= {*"01234"}
 
 
+def test_after_a_cut_no_more_rollouts_run_than_it_left(configured: Callable[[Path], Any], tmp_path: Path) -> None:
+    """They grow: small ones in the place of a large one would soon have more blocks than the cut left."""
+    ahead = engine(configured, tmp_path / "figures")
+    for number in range(ROLLOUT_SEATS):
+        ahead.add(f"{number}", _prompt(number), 2 if number == 3 else 200, adapter=1)
+    ahead.schedule()
+    ahead.deliver()
+    ahead.add("served", _prompt(100), 40, URGENT_PRIORITY, extra=goals(10.0, 1.0))
+    for name in ("small", "smaller"):
+        ahead.add(name, [1, 2, 3], 200, priority=-5, adapter=1)
+    assert ahead.schedule().keys() == {*"0123", "served"}
+    for _ in range(3):
+        ahead.deliver()
+        ahead.schedule()
+    assert {each.request_id for each in ahead.scheduler.running} == {*"012", "small", "served"}
+
+
+def test_rollouts_that_grow_in_a_full_cache_cut_nothing(configured: Callable[[Path], Any], tmp_path: Path) -> None:
+    ahead = engine(configured, tmp_path / "figures")
+    rollouts = [ahead.add(f"{number}", _prompt(number), 200) for number in range(ROLLOUT_SEATS)]
+    ahead.add("served", [1, 2, 3], 40, URGENT_PRIORITY, extra=goals(10.0, 1.0))
+    for _ in range(35):
+        ahead.schedule()
+        ahead.deliver()
+    assert sum(request.num_preemptions for request in rollouts) == 2, "vLLM's own, one for each seven blocks"
+    assert "served" in ahead.scheduler.requests
+
+
 def test_canary_takes_only_the_blocks_that_it_needs(configured: Callable[[Path], Any], tmp_path: Path) -> None:
     ahead = engine(configured, tmp_path / "figures")
     rollouts = [ahead.add(f"{number}", _prompt(number), 200) for number in range(ROLLOUT_SEATS)]
@@ -188,13 +216,15 @@ class Broken(StepTime):
         raise ArithmeticError
 
 
-def test_failing_plan_leaves_the_step_to_vllm_and_ten_in_a_row_end_the_goals(configured: Callable[[Path], Any], tmp_path: Path) -> None:
+def test_failing_plan_leaves_the_step_to_vllm_and_ten_in_a_row_end_the_goals(
+    configured: Callable[[Path], Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     ahead = engine(configured, tmp_path / "figures")
     for number in range(6):
         ahead.add(f"{number}", PROMPT, 100)
     ahead.schedule()
     ahead.deliver()
-    ahead.add("served", PROMPT, 100, URGENT_PRIORITY, extra=goals(0.02, 0.015))
+    ahead.add("served", PROMPT, 100, URGENT_PRIORITY, extra=goals(2.0, 1.5))
 
     def steps(times: StepTime, count: int) -> None:
         for _ in range(count):
@@ -204,9 +234,15 @@ def test_failing_plan_leaves_the_step_to_vllm_and_ten_in_a_row_end_the_goals(con
             ahead.scheduler._steps.clear()  # nothing to learn from
             ahead.deliver()
 
-    steps(Broken(), 9)
-    steps(StepTime(SLOW), 1)
-    steps(Broken(), 10)
+    with caplog.at_level("ERROR"):
+        steps(Broken(), 9)
+        steps(StepTime(SLOW), 1)
+        steps(Broken(), 10)
+    assert [line.message for line in caplog.records] == [
+        "planning engine steps has failed 1 times",
+        "planning engine steps has failed 19 times; goals are off after 10 failures in a row",
+    ]
+    assert all(line.exc_info for line in caplog.records)
     ahead.scheduler._times = StepTime(SLOW)
     time.sleep(0.1)
     assert ahead.schedule().keys() == {*"012345", "served"}
