@@ -2,10 +2,8 @@
 
 Each part writes bench/results/coserving-NAME.json, with rows for a table and checks against goals.
 
-    arms       goals met and rollout tokens of nine ways to share an engine, at three loads; and rollouts without serving
-    cost       what the scheduler class costs in each step, and the error of its step time model, also after it was made wrong
-    memory     a full KV cache, and rollouts of twice as many adapters as there are slots
-    tokens     the same rollouts alone and beside serving: tokens and log-probabilities
+    arms       goals met and rollout tokens of ways to share an engine, at three loads; rollouts without serving; what the class costs
+    full       a full KV cache, and rollouts of twice as many adapters as slots; a thousand rollouts alone and beside serving
     weights    bytes of an adapter version, its way to the first token, and gaps of streams while it loads
     http       on the real stack: a day on two samplers, one of which is stopped, and twice what serving alone attains
     simulator  a day on 14 simulated engines, if predictions of `arms` are near

@@ -1,4 +1,4 @@
-"""What the parts compute from what they saw: goals met, quiet rounds, checks. No engine, no clock."""
+"""What the parts have in common without an engine or a clock: what is asked, decisions of arms, goals met, quiet rounds, checks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +28,8 @@ class Options:
     """Of one arm in a round."""
     device: str = "cpu"
     small: bool = False
+    arms: tuple[str, ...] = ()
+    """Of the part `arms`; empty: all."""
     day_s: float = 600.0
     """Of the compressed day, by HTTP and simulated."""
     overload_s: float = 120.0
@@ -39,31 +41,30 @@ class Options:
 
 @dataclass
 class Asked:
-    """A served request. Seconds on one clock, from the moment at which it was due to be sent."""
+    """A served request. Seconds from the moment at which it was due to be sent."""
 
     first_s: float | None = None
     last_s: float = 0.0
     tokens: int = 0
-    longest_gap_s: float = 0.0
+    gap_s: float = 0.0
+    """Longest time between two tokens."""
     is_complete: bool = False
     """False: it failed, was refused or was cut off, and so has missed its goals."""
 
     def came(self, tokens: int, at_s: float) -> None:
-        """Tokens came together; a gap counts for the first of them."""
         if self.first_s is None:
             self.first_s = at_s
         else:
-            self.longest_gap_s = max(self.longest_gap_s, at_s - self.last_s)
-        self.last_s = at_s
-        self.tokens += tokens
+            self.gap_s = max(self.gap_s, at_s - self.last_s)
+        self.last_s, self.tokens = at_s, self.tokens + tokens
 
     @property
     def tpot_s(self) -> float:
-        """Mean seconds from one further token to the next; 0 without a further one."""
-        return (self.last_s - self.first_s) / (self.tokens - 1) if self.first_s is not None and self.tokens > 1 else 0.0
+        """Mean seconds from one further token to the next."""
+        return (self.last_s - (self.first_s or 0.0)) / max(1, self.tokens - 1)
 
     def missed(self, goals: Goals) -> str | None:
-        """Which goal it missed: failed, first, next; None: it met both."""
+        """Goal that it missed, `failed`, or None."""
         if not self.is_complete or self.first_s is None:
             return "failed"
         return "first" if self.first_s > goals.ttft_s else "next" if self.tpot_s > goals.tpot_s else None
@@ -73,62 +74,79 @@ class Asked:
 class Window:
     """What one arm did in one round."""
 
-    asked: list[Asked]
+    asked: Sequence[Asked]
     goals: Goals
-    seconds: float
+    seconds: float = 1.0
     rollout_tokens: int = 0
     steps_s: Sequence[float] = ()
     """Of training steps that ended in it: from their first rollout's request to their last one's end."""
+    grown: Mapping[str, float] = field(default_factory=dict[str, float])
     figures: Mapping[str, float] = field(default_factory=dict[str, float])
-    """What the engine's counts grew by, and those of now at its end."""
+    """The engine's counts: what they grew by, and all at its end."""
+
+    @property
+    def missed(self) -> list[str | None]:
+        return [one.missed(self.goals) for one in self.asked]
+
+    @property
+    def mean_s(self) -> float:
+        """Mean seconds of a request, which rises with whatever else the machine does. Infinite if one did not end."""
+        whole = all(one.is_complete for one in self.asked)
+        return sum(one.last_s for one in self.asked) / max(1, len(self.asked)) if whole else float("inf")
 
 
-def attained(windows: Sequence[Window], goals: Goals | None = None) -> float:
-    """Share of the requests that met both goals, `goals` or those of their window; 1 without requests."""
-    missed = [one.missed(goals or window.goals) for window in windows for one in window.asked]
-    return 1.0 if not missed else missed.count(None) / len(missed)
+def attained(windows: Sequence[Window]) -> float:
+    """Share of the requests that met both goals; 1 without requests."""
+    missed = [each for one in windows for each in one.missed]
+    return missed.count(None) / len(missed) if missed else 1.0
 
 
-def mean_s(window: Window) -> float:
-    """Mean seconds of a request: what shows best that something else ran. Infinite if one did not end."""
-    if not all(one.is_complete for one in window.asked):
-        return float("inf")
-    return sum(one.last_s for one in window.asked) / max(1, len(window.asked))
-
-
-def quiet(alone_s: Sequence[float]) -> list[int]:
+def quiet(alone: Sequence[Window]) -> list[int]:
     """Numbers of the rounds that count: their own `alone` took at most `QUIET` times as long as that of the quietest one."""
-    return [number for number, took_s in enumerate(alone_s) if took_s <= QUIET * min(alone_s) < float("inf")]
+    quietest_s = min(one.mean_s for one in alone)
+    return [number for number, one in enumerate(alone) if one.mean_s <= QUIET * quietest_s]
 
 
 def row(name: str, windows: Sequence[Window]) -> Row:
     """Figures of an arm over the rounds that count. Milliseconds; tokens a second."""
-    asked = [one for window in windows for one in window.asked]
-    missed = [one.missed(window.goals) for window in windows for one in window.asked]
-    first = [1000 * one.first_s for one in asked if one.first_s is not None]
-    following = [1000 * one.tpot_s for one in asked if one.tokens > 1]
-    gaps = [1000 * one.longest_gap_s for one in asked if one.tokens > 1]
-    served = {
-        "requests": len(asked),
-        "attained": round(attained(windows), 4),
-        **{f"missed_{cause}": missed.count(cause) for cause in ("first", "next", "failed")},
-        **{f"ttft_{place}": round(percentile(first, share), 1) for place, share in (("p50", 0.5), ("p99", 0.99))},
-        **{f"tpot_{place}": round(percentile(following, share), 2) for place, share in (("p50", 0.5), ("p99", 0.99))},
-        "gap_p99": round(percentile(gaps, 0.99), 1),
-    }
-    steps = [took_s for window in windows for took_s in window.steps_s]
-    return {
-        "arm": name,
-        **(served if asked else {}),
-        "tokens_per_s": round(sum(window.rollout_tokens for window in windows) / max(1e-9, sum(window.seconds for window in windows))),
-        **({"step_p50_s": round(percentile(steps, 0.5), 2), "step_p90_s": round(percentile(steps, 0.9), 2)} if steps else {}),
-    }
+    asked, missed = [each for one in windows for each in one.asked], [each for one in windows for each in one.missed]
+    steps = [took_s for one in windows for took_s in one.steps_s]
+    found: Row = {"arm": name}
+    if asked:
+        found |= {"requests": len(asked), "attained": round(attained(windows), 4)}
+        found |= {cause: missed.count(cause) for cause in ("first", "next", "failed")}
+        first, further = [one.first_s for one in asked if one.first_s is not None], [one.tpot_s for one in asked if one.tokens > 1]
+        for what, values in (("ttft", first), ("tpot", further), ("gap", [one.gap_s for one in asked])):
+            found |= {f"{what}_{place}": round(1000 * percentile(values, share), 1) for place, share in (("p50", 0.5), ("p99", 0.99))}
+    found["tokens_per_s"] = round(sum(one.rollout_tokens for one in windows) / sum(one.seconds for one in windows))
+    return found | ({"step_p50_s": round(percentile(steps, 0.5), 2), "step_p90_s": round(percentile(steps, 0.9), 2)} if steps else {})
+
+
+def best_cap(rows: Sequence[Row], bound: float) -> int:
+    """Rollout tokens a second of the best constant cap that attains `bound`; 0 if none does."""
+    return max((one["tokens_per_s"] for one in rows if one["arm"].startswith("cap-") and one["attained"] >= bound), default=0)
+
+
+def at_least(name: str, found: float, bound: float) -> Row:
+    return {"check": name, "found": round(found, 4), "goal": f">= {bound:g}", "holds": found >= bound}
+
+
+def at_most(name: str, found: float, bound: float) -> Row:
+    return {"check": name, "found": round(found, 4), "goal": f"<= {bound:g}", "holds": found <= bound}
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Rows under their names, aligned; what a row lacks is left empty."""
+    heads = list(dict.fromkeys(name for one in rows for name in one))
+    lines = [heads, *([str(one.get(name, "")) for name in heads] for one in rows)]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(heads))]
+    return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines)
 
 
 def capped(most: int) -> Callable[..., Plan]:
     """A `decide` of at most that many rollouts beside requests with goals. 0: time slices, whose rollouts get all the time between."""
 
-    def decide(now_s: float, certain: Certain, wanted: Wanted, times: StepTime, *, owed: bool) -> Plan:  # noqa: ARG001 (as the product's)
+    def decide(now_s: float, certain: Certain, wanted: Wanted, times: StepTime, *, owed: bool) -> Plan:  # noqa: ARG001 (the product's)
         running = min(most, wanted.running)
         return Plan(running, min(most - running, len(wanted.prompts)) if running == wanted.running else 0)
 
@@ -141,29 +159,3 @@ DECIDES: dict[str, Callable[..., Plan]] = {
     **{f"cap-{most}": capped(most) for most in (8, 16, 32)},
 }
 """By arm."""
-
-
-def check(name: str, found: float, holds: Callable[[float], bool], goal: str) -> Row:
-    return {"check": name, "found": round(found, 4), "goal": goal, "holds": holds(found)}
-
-
-def at_least(name: str, found: float, bound: float) -> Row:
-    return check(name, found, lambda value: value >= bound, f">= {bound:g}")
-
-
-def at_most(name: str, found: float, bound: float) -> Row:
-    return check(name, found, lambda value: value <= bound, f"<= {bound:g}")
-
-
-def best_cap(rows: Sequence[Row], bound: float = 0.99) -> int:
-    """Rollout tokens a second of the best constant cap that attains `bound`; 0 if none does."""
-    caps = [one for one in rows if str(one["arm"]).startswith("cap-") and one["attained"] >= bound]
-    return max((int(one["tokens_per_s"]) for one in caps), default=0)
-
-
-def table(rows: Sequence[Row]) -> str:
-    """Rows under their names, aligned; what a row lacks is left empty."""
-    heads = list(dict.fromkeys(name for one in rows for name in one))
-    lines = [heads, *([str(one.get(name, "")) for name in heads] for one in rows)]
-    widths = [max(len(line[place]) for line in lines) for place in range(len(heads))]
-    return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines)
