@@ -10,5 +10,5 @@ Each part writes bench/results/coserving-NAME.json, with rows for a table and ch
 
 Layout    engine.py engines of arms · scheduler.py an arm's `decide` inside them · load.py requests at their times, and rollouts beside them
           sums.py goals met, quiet rounds, checks · trace.py a day's requests
-          simulated.py simulated engines, replicas and tasks
+          stacks.py real services of `http` · simulated.py simulated engines, replicas and tasks
 """

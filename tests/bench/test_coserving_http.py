@@ -4,24 +4,25 @@ from typing import Any
 
 import pytest
 
-from bench.coserving.http import Sent, back_s, checks, delays, outcomes, turns
+from bench.coserving.http import back_s, checks, delays, outcomes, turns
+from bench.coserving.stacks import Sent
 from bench.harness.measures.tap import Heard
-from common.messages import SampleTurns, TurnsSampled
+from common.messages import SampledTurn, SampleTurns, TokenRecord, TurnRequest, TurnsSampled
 from common.pools import Goals
-from tests.common.message_samples import REQUEST, TURN
 from tests.support.groups import group_context
 
 GOALS = Goals(ttft_s=0.1, tpot_s=0.01)
 
 
 def asked(at_s: float, group: int, queue: str = "tiny@b", members: int = 1) -> Heard:
-    wanted = [REQUEST.model_copy(update={"member": member}) for member in range(members)]
+    wanted = [TurnRequest(member=member, turn=1, transcript=TokenRecord(), messages=[], state=b"") for member in range(members)]
     message = SampleTurns(group=group_context("a", group), members=wanted)
     return Heard(at_s, f"prompts.sample.{queue}.a.{group}", message.encode())
 
 
 def answered(at_s: float, group: int, member: int = 0) -> Heard:
-    message = TurnsSampled(group=group_context("a", group), members=[TURN.model_copy(update={"member": member})])
+    turn = SampledTurn(member=member, turn=1, transcript=TokenRecord(), reply="", finish="stop", state=b"")
+    message = TurnsSampled(group=group_context("a", group), members=[turn])
     return Heard(at_s, f"trajectories.turn.module.a.{group}", message.encode())
 
 
