@@ -34,7 +34,7 @@ def main() -> None:
     for name in options.names.split(","):
         if name not in NAMES:
             parser.error(f"there is no {name}; there are {', '.join(NAMES)}")
-        small = Options(1, 1.5, options.device, small=True, arms=arms or ("order", "ours"), day_s=20.0, overload_s=8.0)
+        small = Options(1, 1.5, options.device, small=True, arms=arms or ("order", "ours"), day_s=10.0, overload_s=5.0)
         measure(name, small if options.small else Options(options.rounds, options.seconds, options.device, arms=arms, **own))
 
 

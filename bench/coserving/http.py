@@ -72,7 +72,7 @@ async def _day(at: Scene, kind: str, rate: float, seconds: float) -> dict[str, A
             burst_ended_s = time.time()
             await asyncio.sleep(burst_s + 10.0)
             found["back_s"] = [back_s(of_one, burst_ended_s) for of_one in at.rooms(burst_ended_s - burst_s)]
-            found["stopped"] = await _stopped(at)
+            found["stopped"] = await _stopped(at, min(STOPPED_S, seconds / 4))
     return found | {"states": sorted(tasks.states)}
 
 
@@ -94,16 +94,16 @@ def back_s(changes: Sequence[tuple[float, int, int]], ended_s: float) -> float:
     return round(max([0.0, *(at_s - ended_s for at_s, before, _ in changes if before < BACK * SEQUENCES)]), 1)
 
 
-async def _stopped(at: Scene) -> dict[str, Any]:
-    """SIGSTOP of the second sampler, and when the turns of its tasks went on."""
+async def _stopped(at: Scene, seconds: float) -> dict[str, Any]:
+    """SIGSTOP of the second sampler after `seconds`, for twice as long, and when the turns of its tasks went on."""
     own = queue(POOL, ACCELERATORS[-1])
     async with await at.bus() as bus, overheard(at.nats_url, at.creds) as heard:
-        await asyncio.sleep(STOPPED_S)
+        await asyncio.sleep(seconds)
         processes, stopped_s = family(at.process(at.names("rollout")[-1])), time.time()
         for one in processes:
             one.suspend()
         pending = (await bus.streams.queue(rollout_samples(own))).pending
-        await asyncio.sleep(2 * STOPPED_S)
+        await asyncio.sleep(2 * seconds)
         for one in [each for each in processes if each.is_running()]:
             one.resume()
     return delays(heard, own, stopped_s, pending)
