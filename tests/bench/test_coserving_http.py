@@ -29,7 +29,7 @@ def answered(at_s: float, group: int, member: int = 0) -> Heard:
 def test_delays_after_a_stop_are_by_what_had_happened_to_a_turn() -> None:
     """Stopped at 10: group 0 was answered, one of group 1's two members is left, 2 and 3 wait in the queue, 4 comes later. 9: no home."""
     heard = [asked(7, 0), answered(8, 0), asked(8, 1, members=2), asked(8.5, 9, "tiny"), asked(9, 2), answered(9.5, 1), asked(9.6, 3)]
-    heard += [answered(12, 2), answered(12.5, 2), asked(13, 4), answered(14, 3), answered(17, 1, 1), answered(18, 4), answered(20, 9)]
+    heard += [answered(12, 2), asked(13, 4), answered(14, 3), answered(15, 2), answered(17, 1, 1), answered(18, 4), answered(20, 9)]
     found = delays(heard, "tiny@b", stopped_s=10.0, pending=2)
     assert found["turn_p90_s"] == 1.5
     assert {name: (found[name]["turns"], found[name]["max"]) for name in ("begun", "waiting", "later")} == {

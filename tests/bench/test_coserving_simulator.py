@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bench.coserving import simulator, trace
-from bench.coserving.simulated import SEATS, Cost, Engine, Replica, Rollout, Served, Task, Wrong, send
+from bench.coserving.simulated import SEATS, Cost, Engine, Message, Replica, Rollout, Served, Task, Wrong, send
 from bench.coserving.simulator import Case, Point
 from bench.coserving.sums import DECIDES, PROMPT, ROLLOUT_PROMPT, TOKENS, Options
 from bench.harness.services import BenchError
@@ -114,6 +114,32 @@ def test_stalled_turns_are_handed_back_and_sampled_elsewhere() -> None:
     assert task.steps_s
     for one in replicas:
         assert one.slots.used == len(one.engine.rollouts) + len(one.engine.waiting)
+
+
+def test_message_is_taken_from_a_queue_where_it_waited_as_long_as_the_product_says() -> None:
+    """With half of the sequences in use 1.5 s; with more than three quarters never."""
+    clock = Events()
+    home, idle = (Replica(name, Engine(clock, COST, DECIDES["ours"], GOALS, 1), None) for name in "ab")
+    message = Message([Rollout("r", 40, lambda: None)], home.queue, came_s=0.0)
+    home.queue.append(message)
+    for used, at_s, helped in ((SEATS // 2, 1.4, 0), (SEATS * 7 // 8, 9.0, 0), (SEATS // 2, 1.6, 1)):
+        clock.now_s = at_s
+        idle.slots.take(used - idle.slots.used)
+        idle.help([home, idle])
+        assert idle.helped == helped
+    assert message.at is idle
+
+
+def test_rollouts_handed_back_begin_anew() -> None:
+    one = engine()
+    rollouts = [Rollout(name, 40, lambda: None) for name in "abc"]
+    one.waiting.extend(rollouts)
+    one.wake()
+    one.clock.run(0.1)
+    assert {(each.tokens > 5, each.tokens + each.left) for each in rollouts} == {(True, 40)}
+    one.drop(rollouts[:2])
+    assert [(each.tokens, each.left) for each in rollouts[:2]] == [(0, 40)] * 2
+    assert one.rollouts == rollouts[2:]
 
 
 def arms(**changes: Any) -> dict[str, Any]:
