@@ -256,7 +256,7 @@ class Replica:
         for other in [each for each in others if each is not self and each.queue]:
             sibling = reading.Sibling(is_able=True, is_awake=True, waits_s=self.engine.clock.now_s - other.queue[0].came_s)
             taking = reading.taking(sibling, reading.Taking.NOTHING, 0.0, reading.Patience(MOVE_S, 60.0), load=self.slots.load)
-            if taking is reading.Taking.HELP and self.slots.free > 0:
+            if taking is not reading.Taking.NOTHING and self.slots.free > 0:
                 self.helped += 1
                 self._begin(other.queue.popleft())
                 return
