@@ -258,7 +258,7 @@ class CoservingScheduler(ServingScheduler):
 
     def _chosen_without_goals(self, urgent: list[Request], rollouts: list[Request], free: int) -> Chosen | None:
         """As `_chosen`. All of a training step's prompts in one engine step would make a request late that comes during it."""
-        times = self._times if self._first_token_s and free and self.waiting else None
+        times = self._times if self._first_token_s and free > 1 and len(self.waiting) > len(urgent) + 1 else None  # one may always enter
         if self._cut is None and times is None:
             return None
         prompts = self._prompts(len(urgent), self._free_for_rollouts(rollouts, free), PROMPTS_SEEN)
