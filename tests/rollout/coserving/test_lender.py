@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -164,8 +165,11 @@ async def test_stalled_message_goes_to_another_replica_once(bus: Bus, nats_url: 
             assert sibling.taken == []
             await replica.passes(1, held=3.0)
             await eventually(lambda: sibling.taken == [(3, 2)])
+            await replica.passes(int(HANDED_BACK_S) - 1, held=3.0)
             assert replica.slots.free == 0, "not this replica's own again"
             await eventually(lambda: _drained(bus))
+            await replica.passes(1, held=3.0)
+            assert replica.slots.free == replica.lender.room.sequences
 
 
 async def test_message_that_comes_back_stays(bus: Bus, nats_url: str, chat: Chat, folder: Path) -> None:
@@ -216,6 +220,22 @@ async def test_message_stays(bus: Bus, chat: Chat, folder: Path, case: str) -> N
             await replica.passes(1, held)
         assert second in replica.engine.tokens
         assert replica.slots.used == (1 if case == "answered" else 2)
+
+
+async def test_message_that_is_answered_while_reports_are_read_stays(bus: Bus, chat: Chat, folder: Path) -> None:
+    async with lending(bus, chat, folder, group_of("held", size=2, deadline_s=1e10)) as replica:
+        await reports(bus, 64)
+        first, second = replica.engine.tokens
+
+        async def values(*asked: Any) -> Any:
+            if first in replica.engine.tokens:
+                replica.engine.end(first)
+                await eventually(lambda: not replica.rollout.unanswered_messages)
+            return await bus.kv.values(*asked)
+
+        replica.lender._bus = SimpleNamespace(kv=SimpleNamespace(values=values))  # pyright: ignore[reportAttributeAccessIssue]
+        await replica.passes(5, held=4.0)
+        assert list(replica.engine.tokens) == [second]
 
 
 def test_room_elsewhere_is_that_of_awake_samplers_of_the_pool() -> None:
