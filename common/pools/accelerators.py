@@ -156,15 +156,19 @@ def _unplaced(accelerators: Mapping[str, Accelerator], pools: Mapping[str, Pool]
                 "weights in its kernels, which no sleep frees; set precision = 'float32', or give the sampler cores of its own"
             )
         shared = [each for each in pool.samplers_on if executors[each] > 1]
-        if pool.stays_awake and shared:  # one that stays awake leaves no slice to others
+        has_goals = pool.serving is not None and pool.serving.goals is not None
+        if has_goals and (shared or pool.serve_parked):
+            found.append(
+                f"{name}: a parked sampler misses every latency goal; give it an accelerator of its own, without serve_parked, or remove "
+                "ttft_ms and tpot_ms"
+            )
+        elif pool.stays_awake and shared:  # one that stays awake leaves no slice to others
             found.append(
                 f"{name}: its sampler shares accelerator.{shared[0]}, so requests to its versions wait for a slice; say "
                 f"serve_parked = true, or remove [{name}.serving]"
             )
         if pool.serve_parked and not (pool.serving is not None and pool.samplers_on):
             found.append(f"{name}: serve_parked is for a pool with [{name}.serving] whose sampler shares an accelerator; remove it")
-        if pool.serve_parked and pool.serving is not None and pool.serving.goals is not None:
-            found.append(f"{name}: a parked sampler misses every latency goal; remove serve_parked, or ttft_ms and tpot_ms")
         if pool.parked != "auto" and not (pool.samplers_on or pool.trainers_on):
             found.append(f'{name}: parked is for a pool on a shared accelerator; remove it, or say on = "…"')
     return found

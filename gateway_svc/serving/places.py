@@ -41,8 +41,8 @@ def expected_wait_s(ahead: int, places: int, hold_s: float) -> float:
 def places_open_to(held: int, share: float, places: int) -> int:
     """Number of places in use, over all tenants, from which on a tenant that holds `held` of them waits.
 
-    Samplers keep the last places for tenants that hold few. Before these, as many are kept for tenants below their `share`: no request waits
-    for its turn, so the tenant with the most requests would get nearly all places.
+    Samplers keep the last places for tenants that hold few. Before these, as many are kept for tenants below their `share`: otherwise the
+    tenant with the most requests would get nearly all places.
     """
     kept = places // KEPT_SHARE
     return max(min(1, places), places - kept * (held >= kept) - max(1, kept) * (held >= share < places))

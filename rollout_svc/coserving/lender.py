@@ -143,7 +143,7 @@ class Lender:
         left = room_elsewhere(await self._bus.kv.values(REPLICAS_BUCKET, ReplicaReport), *self._me)
         chosen: list[str] = []
         for ids in stalled:
-            if len(ids) <= left:
+            if len(ids) <= left and ids[0] in self._rollout.unanswered_messages:  # none of its turns was answered meanwhile
                 left -= len(ids)
                 chosen += ids
                 self._handed_back.put(ids[0], True)

@@ -32,6 +32,7 @@ PROMPTS_PLANNED = 8
 PROMPTS_SEEN = 32
 """Maximum waiting rollouts among which they are sought."""
 PROFILE_STEPS = 512
+"""Maximum first steps, of `engine/profile.py` and after it, from which the step time model begins."""
 MAX_FAILURES = 10
 """Failures of planning in a row after which goals are off."""
 WRITTEN_EVERY_S = 0.1
@@ -55,13 +56,18 @@ class _Served:
     """Times of its first and its latest token."""
 
 
+def require_names(scheduler: object) -> None:
+    """Raises: RuntimeError if vLLM's scheduler lacks a name that latency goals need."""
+    if missing := [name for name in USED if not hasattr(scheduler, name)]:
+        raise RuntimeError(f"latency goals need a vLLM whose scheduler has {', '.join(missing)}; install a tested one")
+
+
 class CoservingScheduler(ServingScheduler):
     """Holds rollouts back as far as the latency goals of served requests demand."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if missing := [name for name in USED if not hasattr(self, name)]:
-            raise RuntimeError(f"latency goals need a vLLM whose scheduler has {', '.join(missing)}; install a tested one")
+        require_names(self)
         config: Any = self.vllm_config  # vLLM's types are loose
         options = config.additional_config[GOALS]
         self._share: float = options["training_share"]
@@ -70,8 +76,8 @@ class CoservingScheduler(ServingScheduler):
         self._chunk = self.scheduler_config.long_prefill_token_threshold or self.max_num_scheduled_tokens
         self._most_active = self.max_num_active_reqs
         self._served: dict[str, _Served] = {}
-        self._profile: deque[Step] = deque(maxlen=PROFILE_STEPS)
-        self._times: StepTime | None = None  # begins with the first request that has goals; steps before it are its profile
+        self._profile: list[Step] = []
+        self._times: StepTime | None = None  # begins after PROFILE_STEPS, or with the first request that has goals
         self._steps: deque[tuple[Any, float, int, int]] = deque()  # under way: vLLM's output, begin, decodes, prefill tokens
         self._ended_s = self._written_s = 0.0
         self._cut: Cut | None = None
@@ -122,10 +128,12 @@ class CoservingScheduler(ServingScheduler):
         return outputs
 
     def _learn(self, decodes: int, tokens: int, took_s: float) -> None:
-        if self._times is None and decodes + tokens:
-            self._profile.append((decodes, tokens, took_s))
-        elif self._times is not None and decodes + tokens:
+        if self._times is not None and decodes + tokens:
             self._times.learn(decodes, tokens, took_s)
+        elif decodes + tokens:
+            self._profile.append((decodes, tokens, took_s))
+            if len(self._profile) == PROFILE_STEPS:
+                self._times = StepTime(self._profile)
 
     # -------------------------------------------------------------------------------------------------------- pressure
 
@@ -145,8 +153,9 @@ class CoservingScheduler(ServingScheduler):
         return [request for request in requests if request.request_id in self._served]
 
     def _has_goals(self, urgent: list[Request]) -> bool:
-        """Whether a request with goals runs, or waits among `urgent`."""
-        return bool(self._served) and bool(self._with_goals(urgent) or self._with_goals(self.running))
+        """Whether goals are on, and a request with goals runs, or waits among `urgent`."""
+        is_on = bool(self._served) and self._failures < MAX_FAILURES
+        return is_on and bool(self._with_goals(urgent) or self._with_goals(self.running))
 
     def _blocks_of_rollouts(self) -> int:
         return sum(self._blocks(request) for request in self.running if not is_urgent(request))
@@ -246,6 +255,8 @@ class CoservingScheduler(ServingScheduler):
         """The next waiting rollouts, behind `after` urgent requests, for which there are sequence slots, adapter slots, and blocks below
         the cut.
         """
+        if free <= 0:
+            return []
         blocks = self._cut.blocks - self._blocks_of_rollouts() if self._cut is not None else self.cache_config.num_gpu_blocks or 0
         assert self.lora_config is not None
         adapters = {adapter_of(request) for request in self.running} - {0}

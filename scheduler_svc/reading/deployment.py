@@ -66,7 +66,7 @@ async def answer_pools(question: Question, _: AskDeployment) -> PoolsAnswer:
             profile=pool.profile,
             serves=pool.serving is not None,
             serving_sequences=pool.serving.sequences if pool.serving else 0,
-            ttft_ms=1000 * pool.serving.goals.ttft_s if pool.serving and pool.serving.goals else None,
+            ttft_ms=pool.serving.ttft_ms if pool.serving else None,
             **(vars(states[name]) if name in states else {}),
         )
         for name, pool in sorted(question.sources.pools.items())

@@ -63,7 +63,11 @@ def test_bfloat16_is_for_trainers_and_gpus(tmp_path: Path, text: str) -> None:
         (CPU + "[p]\nMODEL\nserve_parked = true\n", "p: serve_parked is for a pool with [p.serving]"),
         (
             CPU + '[p]\nMODEL\non = "a"\nserve_parked = true\n[p.serving]\nttft_ms = 100\ntpot_ms = 10\n',
-            "p: a parked sampler misses every latency goal; remove serve_parked, or ttft_ms and tpot_ms",
+            "p: a parked sampler misses every latency goal; give it an accelerator of its own, without serve_parked, or remove ttft_ms",
+        ),
+        (
+            CPU + '[p]\nMODEL\non = "a"\n[p.serving]\nttft_ms = 100\ntpot_ms = 10\n',
+            "p: a parked sampler misses every latency goal; give it an accelerator of its own, without serve_parked, or remove ttft_ms",
         ),
         (CPU + '[p]\nMODEL\non = "a"\n[p.serving]\nttft_ms = 100\n', "p.serving: give ttft_ms and tpot_ms both, or neither"),
         (CPU + '[p]\nMODEL\nparked = "host"\n', "p: parked is for a pool on a shared accelerator"),

@@ -10,7 +10,7 @@ from common.errors import Unavailable
 from common.messages import PoolClock
 from common.messages.status import WITHHELD
 from scheduler_svc.base.database import Database
-from scheduler_svc.training.decisions.pool_load import PoolTimes
+from scheduler_svc.training.decisions.pool_load import OversubscriptionController, PoolLoad, PoolTimes
 from scheduler_svc.training.queries import deadlines
 from scheduler_svc.upkeep.stalls import JUMP_S, StabilityMonitor
 from tests.scheduler.wire import database_behind_wire
@@ -136,6 +136,29 @@ async def test_late_groups_of_a_pool_that_withholds_sequences_are_no_failures(bu
         await world.run("a", spec(limits={"episode_timeout_s": 2}))
         [(count,)] = await world.rows("SELECT count(*) FROM groups WHERE void_reason = 'deadline'")
         assert count >= 12
+
+
+class Watched(OversubscriptionController):
+    """Keeps what it has observed."""
+
+    def __init__(self) -> None:
+        super().__init__(1.5, 8.0)
+        self.seen: list[PoolLoad | None] = []
+
+    def observe(self, pool: str, seen: PoolLoad | None, now_s: float) -> None:
+        self.seen.append(seen)
+        super().observe(pool, seen, now_s)
+
+
+async def test_oversubscription_observes_nothing_while_a_pool_withholds_sequences(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages()) as world:
+        watched = world.scheduler._oversubscription = Watched()
+        for withheld, is_observed in ((8.0, False), (0.9, True), (1.0, False)):
+            world.rollout = world.rollout.model_copy(update={"busy": {WITHHELD: withheld}})
+            await eventually(lambda withheld=withheld: [one.withheld for one in world.scheduler._replicas.samplers.values()] == [withheld])
+            watched.seen.clear()
+            await world.scheduler.tick()
+            assert watched.seen and all((seen is not None) == is_observed for seen in watched.seen)
 
 
 async def test_clock_jump_or_new_replica_resets_the_stability_monitor(bus: Bus) -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -216,6 +217,22 @@ async def test_message_stays(bus: Bus, chat: Chat, folder: Path, case: str) -> N
             await replica.passes(1, held)
         assert second in replica.engine.tokens
         assert replica.slots.used == (1 if case == "answered" else 2)
+
+
+async def test_message_that_is_answered_while_reports_are_read_stays(bus: Bus, chat: Chat, folder: Path) -> None:
+    async with lending(bus, chat, folder, group_of("held", size=2, deadline_s=1e10)) as replica:
+        await reports(bus, 64)
+        first, second = replica.engine.tokens
+
+        async def values(*asked: Any) -> Any:
+            if first in replica.engine.tokens:
+                replica.engine.end(first)
+                await eventually(lambda: not replica.rollout.unanswered_messages)
+            return await bus.kv.values(*asked)
+
+        replica.lender._bus = SimpleNamespace(kv=SimpleNamespace(values=values))  # pyright: ignore[reportAttributeAccessIssue]
+        await replica.passes(5, held=4.0)
+        assert list(replica.engine.tokens) == [second]
 
 
 def test_room_elsewhere_is_that_of_awake_samplers_of_the_pool() -> None:

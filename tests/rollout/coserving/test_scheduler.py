@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -262,6 +263,27 @@ def test_failing_plan_leaves_the_step_to_vllm_and_ten_in_a_row_end_the_goals(
     found = figures.read(tmp_path / "figures")
     assert found is not None
     assert (found.faults, found.goals_off) == (19.0, 1.0)
+    assert not ahead.scheduler._has_goals([]), "nothing is cut for them either"
+
+
+def test_profile_of_the_start_is_kept_while_training_runs_alone(configured: Callable[[Path], Any], tmp_path: Path) -> None:
+    scheduler = engine(configured, tmp_path / "figures").scheduler
+    for _ in range(50):
+        scheduler._learn(0, 100, 1.0)
+        scheduler._learn(8, 0, 0.1)
+    for _ in range(5_000):
+        scheduler._learn(8, 0, 0.1)
+    assert scheduler._times.expected_s(8, 100) > 0.5
+
+
+def test_vllm_without_a_name_is_refused_in_a_line() -> None:
+    from rollout_svc.coserving.scheduler import USED, require_names
+
+    names = SimpleNamespace(**dict.fromkeys(USED))
+    require_names(names)
+    del names.kv_holding_waiting
+    with pytest.raises(RuntimeError, match="latency goals need a vLLM whose scheduler has kv_holding_waiting; install a tested one"):
+        require_names(names)
 
 
 def test_without_goals_vllm_gets_what_it_got_before() -> None:
