@@ -3,6 +3,7 @@
 Pools without serving have `SEATS` sequences; those that serve have as many for rollouts, and `SERVED` more.
 """
 
+import gc
 import json
 import os
 import tempfile
@@ -69,6 +70,7 @@ async def engines(names: Iterable[str], device: str, tasks: int = TASKS, **chang
         folder, found = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="marlaas-bench-"))), dict[str, Arm]()
         for name in names:
             engine = await Engine.start(_prepared(name, device, folder, **changes))
+            stack.callback(gc.unfreeze)  # a closed engine freezes the others' objects, which would then be freed at exit
             stack.callback(engine.process.close)
             await engine.warm_up()
             found[name] = Arm(engine, tasks, folder)

@@ -219,13 +219,15 @@ class CoservingScheduler(ServingScheduler):
         """Waiting and running requests that may run; None: all. `free`: sequence slots for further rollouts."""
         if not self._has_goals(urgent):
             return self._chosen_without_goals(urgent, rollouts, free)
-        prompts = self._prompts(len(urgent), self._free_for_rollouts(rollouts, free), PROMPTS_PLANNED)
+        prompts = self._prompts(len(urgent), min(self._free_for_rollouts(rollouts, free), PROMPTS_PLANNED))
         times = self._times = self._times or StepTime(self._profile)
         now_s, under_way_s = time.monotonic(), self._under_way_s(times)
         begins_s = now_s + under_way_s
         serving = [request for request in self.running if is_urgent(request)]
-        filling = [request for request in rollouts if self._tokens(request) > 1]  # prompts that need several steps
-        decoding = [request for request in rollouts if self._tokens(request) <= 1]
+        filling: list[Request] = []  # prompts that need several steps
+        decoding: list[Request] = []
+        for request in rollouts:
+            (decoding if self._tokens(request) <= 1 else filling).append(request)
         tokens = [self._tokens(request) for request in serving]
         decodes = sum(count <= 1 for count in tokens)
         prefill_tokens = sum(tokens) - sum(count for count in tokens if count <= 1)
@@ -261,7 +263,7 @@ class CoservingScheduler(ServingScheduler):
         times = self._times if self._first_token_s and free > 1 and len(self.waiting) > len(urgent) + 1 else None  # one may always enter
         if self._cut is None and times is None:
             return None
-        prompts = self._prompts(len(urgent), self._free_for_rollouts(rollouts, free), PROMPTS_SEEN)
+        prompts = self._prompts(len(urgent), min(self._free_for_rollouts(rollouts, free), PROMPTS_SEEN))
         if times is not None:
             tokens = [self._tokens(request) for request in prompts]
             prompts = prompts[: prompts_at_once(LEFT * self._first_token_s, len(self.running), tokens, times)]
@@ -271,24 +273,33 @@ class CoservingScheduler(ServingScheduler):
     def _free_for_rollouts(self, rollouts: list[Request], free: int) -> int:
         return free if self._cut is None else min(free, self._kept - len(rollouts))
 
-    def _prompts(self, after: int, free: int, most: int) -> list[Request]:
-        """The next waiting rollouts, `most` at most, behind `after` urgent requests, for which there are sequence slots, adapter slots, and
-        blocks below the cut.
+    def _prompts(self, after: int, most: int) -> list[Request]:
+        """The next waiting rollouts, `most` at most, behind `after` urgent requests, for which there are adapter slots, and blocks below the
+        cut.
         """
-        if free <= 0:
-            return []
         blocks = self._cut.blocks - self._blocks_of_rollouts() if self._cut is not None else self.cache_config.num_gpu_blocks or 0
         assert self.lora_config is not None
         adapters = {adapter_of(request) for request in self.running} - {0}
+        most_adapters = self.lora_config.max_loras
         found: list[Request] = []
-        for request in first(self.waiting, lambda _: True, after + PROMPTS_SEEN)[after:]:
-            adapter, blocks = adapter_of(request), blocks - self._blocks(request)
-            if len(found) == min(free, most) or blocks < 0:
-                break
-            if adapter and adapter not in adapters and len(adapters) >= self.lora_config.max_loras:
-                continue
-            adapters |= {adapter} - {0}
-            found.append(request)
+
+        def seek(request: Request) -> bool:
+            """Take the request if it may enter. Returns: whether to look at the next one, too."""
+            nonlocal after, blocks
+            after -= 1
+            if after >= 0:
+                return True
+            adapter, needed = adapter_of(request), self._blocks(request)
+            if needed > blocks:
+                return False
+            if not adapter or adapter in adapters or len(adapters) < most_adapters:
+                adapters.update({adapter} - {0})
+                blocks -= needed
+                found.append(request)
+            return len(found) < most
+
+        if most > 0:  # each look into a heap costs comparisons
+            first(self.waiting, seek, after + PROMPTS_SEEN)
         return found
 
     def _tokens(self, request: Request) -> int:

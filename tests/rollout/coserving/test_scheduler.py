@@ -210,6 +210,19 @@ def test_rollouts_that_grow_in_a_full_cache_cut_nothing(configured: Callable[[Pa
     assert "served" in ahead.scheduler.requests
 
 
+def test_rollouts_without_an_adapter_slot_leave_their_blocks_to_the_next_one(configured: Callable[[Path], Any], tmp_path: Path) -> None:
+    ahead = engine(configured, tmp_path / "figures")
+    ahead.add("served", [1, 2, 3], 40, URGENT_PRIORITY, extra=goals(10.0, 1.0))
+    for adapter in range(1, 4):
+        ahead.add(f"{adapter}", [1, 2, 3], 40, adapter=adapter)
+    ahead.schedule()
+    ahead.deliver()
+    for name in ("large", "larger"):
+        ahead.add(name, list(range(500)), 4, adapter=4)
+    ahead.add("small", [4, 5, 6], 4, adapter=1)
+    assert ahead.schedule().keys() == {"served", *"123", "small"}
+
+
 def test_canary_takes_only_the_blocks_that_it_needs(configured: Callable[[Path], Any], tmp_path: Path) -> None:
     ahead = engine(configured, tmp_path / "figures")
     rollouts = [ahead.add(f"{number}", _prompt(number), 200) for number in range(ROLLOUT_SEATS)]
