@@ -274,9 +274,7 @@ class CoservingScheduler(ServingScheduler):
         return free if self._cut is None else min(free, self._kept - len(rollouts))
 
     def _prompts(self, after: int, most: int) -> list[Request]:
-        """The next waiting rollouts, `most` at most, behind `after` urgent requests, for which there are adapter slots, and blocks below the
-        cut.
-        """
+        """At most `most` waiting rollouts, the next ones behind `after` urgent requests, with adapter slots, and blocks below the cut."""
         blocks = self._cut.blocks - self._blocks_of_rollouts() if self._cut is not None else self.cache_config.num_gpu_blocks or 0
         assert self.lora_config is not None
         adapters = {adapter_of(request) for request in self.running} - {0}
