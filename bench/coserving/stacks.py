@@ -103,7 +103,8 @@ class Scene(Serving):
     async def _ask(self, http: aiohttp.ClientSession, sent: Sent, due_s: float, seed: int) -> None:
         await asyncio.sleep(max(0.0, due_s - time.monotonic()))
         random, found, began_s = Random(seed), Answer(), time.monotonic()
-        body = {"model": POOL, "prompt": [random.randrange(3, WORDS) for _ in range(PROMPT)], "max_tokens": TOKENS, "seed": seed}
+        prompt = [random.randrange(3, WORDS) for _ in range(PROMPT)]
+        body = {"model": POOL, "prompt": prompt, "max_tokens": TOKENS, "seed": seed, "temperature": 2.0}  # at 1.0 many answers end at once
         try:
             async with aclosing(events(http, self.urls[0], TEXT, body, found, tenant=sent.tenant)) as arriving:
                 async for event in arriving:
