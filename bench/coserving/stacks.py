@@ -18,7 +18,7 @@ import aiohttp
 from bench.coserving.sums import PROMPT, TOKENS, Asked, Window
 from bench.harness.keys import keys_of
 from bench.harness.report import ROOT
-from bench.harness.services import local_stack
+from bench.harness.services import BenchError, local_stack
 from bench.isolation import spec
 from bench.serving.http import TEXT, Answer, events, session
 from bench.serving.stacks import POOL, Serving
@@ -53,8 +53,8 @@ ACCELERATORS = "ab"
 ACCELERATOR = '\n[accelerator.{name}]\ndevice = "cpu"\ncores = "{core}"\nmemory_gib = 2.0\n'
 TENANTS, TASKS, WORDS = ("acme", "globex"), 4, 500
 SECTIONS = {
-    "sampling": {"max_tokens": 160, "temperature": 3.0},  # at 1.0 the tiny model's answers have three tokens
-    "algorithm": {"group_size": 8, "groups_per_step": 8, "max_staleness": 1},
+    "sampling": {"max_tokens": 120, "temperature": 3.0},  # at 1.0 the tiny model's answers have three tokens
+    "algorithm": {"group_size": 8, "groups_per_step": 4, "max_staleness": 1},
 }
 LOOK_S, BEGIN_S = 2.0, 180.0
 
@@ -182,6 +182,8 @@ async def training(at: Scene) -> AsyncGenerator[Training]:
 
     async def follow(tasks: Sequence[str]) -> None:
         async for event in client.watch(*tasks):
+            if event.event in ("failed", "rejected"):
+                raise BenchError(f"task {event.task} {event.event}: {event.data}")
             if event.event == "step":
                 found.steps.setdefault(event.task, []).append(step_of(event))
                 if len(found.steps) == TASKS:
@@ -191,8 +193,14 @@ async def training(at: Scene) -> AsyncGenerator[Training]:
         tasks = [await client.submit(one) for one in specs]
         beside = [asyncio.create_task(one) for one in (follow(tasks), look())]
         try:
-            async with asyncio.timeout(BEGIN_S):
-                await has_begun.wait()
+            waiting = asyncio.create_task(has_begun.wait())
+            await asyncio.wait([waiting, *beside], timeout=BEGIN_S, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                waiting.cancel()
+                for one in beside:
+                    if one.done():
+                        await one
+                raise BenchError(f"no step of each task within {BEGIN_S:g} s, but {[len(steps) for steps in found.steps.values()]}")
             yield found
             found.states = {(await client.status(task)).state for task in tasks}
         finally:
