@@ -56,7 +56,7 @@ SECTIONS = {
     "sampling": {"max_tokens": 120, "temperature": 3.0},  # at 1.0 the tiny model's answers have three tokens
     "algorithm": {"group_size": 8, "groups_per_step": 4, "max_staleness": 1},
 }
-LOOK_S, BEGIN_S = 2.0, 180.0
+LOOK_S, BEGIN_S = 2.0, 300.0
 
 
 @dataclass
@@ -193,20 +193,24 @@ async def training(at: Scene) -> AsyncGenerator[Training]:
         tasks = [await client.submit(one) for one in specs]
         beside = [asyncio.create_task(one) for one in (follow(tasks), look())]
         try:
-            waiting = asyncio.create_task(has_begun.wait())
-            await asyncio.wait([waiting, *beside], timeout=BEGIN_S, return_when=asyncio.FIRST_COMPLETED)
-            if not waiting.done():
-                waiting.cancel()
-                for one in beside:
-                    if one.done():
-                        await one
-                raise BenchError(f"no step of each task within {BEGIN_S:g} s, but {[len(steps) for steps in found.steps.values()]}")
+            await _until(has_begun, beside)
             yield found
             found.states = {(await client.status(task)).state for task in tasks}
         finally:
             for one in beside:
                 one.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
+
+
+async def _until(happened: asyncio.Event, beside: Sequence[asyncio.Task[None]]) -> None:
+    """Wait for it. Raises: BenchError if it does not happen in `BEGIN_S`, and what one of the tasks `beside` raised."""
+    waiting = asyncio.create_task(happened.wait())
+    done, _ = await asyncio.wait([waiting, *beside], timeout=BEGIN_S, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    for one in done:
+        one.result()
+    if not happened.is_set():
+        raise BenchError(f"not all tasks have trained a step within {BEGIN_S:g} s")
 
 
 async def with_tenants(at: Scene) -> None:
