@@ -182,7 +182,7 @@ async def training(at: Scene) -> AsyncGenerator[Training]:
 
     async def follow(tasks: Sequence[str]) -> None:
         async for event in client.watch(*tasks):
-            if event.event in ("failed", "rejected"):
+            if event.event in ("failed", "rejected") and not has_begun.is_set():
                 raise BenchError(f"task {event.task} {event.event}: {event.data}")
             if event.event == "step":
                 found.steps.setdefault(event.task, []).append(step_of(event))
