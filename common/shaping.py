@@ -1,7 +1,7 @@
 """Shaped rewards, from which advantages are computed: as scored, plus ranks within the group, minus a penalty for length. Pure.
 
-The scheduler refills groups whose rewards are equal, the step's metrics count them, and the trainer gives them no gradient. All three
-apply `has_equal_rewards` or `are_equal` to shaped rewards, so that no group with a learning signal is discarded.
+The scheduler refills groups whose shaped rewards are equal, and the step's metrics count them: such a group has no gradient. With
+`reinforce_pp`, which compares attempts with the whole step, it has one, and refills are refused.
 The scheduler knows attempts from the header of their messages (`SettledMember`), which carries everything that is read here.
 """
 

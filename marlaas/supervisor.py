@@ -1,6 +1,6 @@
 """The process that keeps a one-machine stack running: `python -m marlaas.supervisor DATA`, started by `marlaas up`.
 
-It starts NATS, PostgreSQL, the migrations and the services by their turns, in this order, restarts those that die, writes
+It starts NATS, PostgreSQL, the migrations and the services, tier by tier in this order, restarts those that die, writes
 stack.json, and on SIGTERM stops everything in reverse order. No child outlives it: if it is killed, the kernel signals each of them.
 """
 

@@ -42,7 +42,7 @@ def migrate(url: str, *, admin_url: str = "", app_url: str = "", audit_days: int
 
 
 def give_rights(connection: Connection) -> None:
-    """Grant each role its rights, unless this was done for this schema: the statements wait for all transactions of a running scheduler.
+    """Grant each role its rights. Skipped if already done for this schema, since the grants wait for a running scheduler's transactions.
 
     Raises: SystemExit if the server lacks a role.
     """

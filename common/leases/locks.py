@@ -72,9 +72,9 @@ class Locks:
         self.computes = False
 
     def reserve(self, size: int, budget: int) -> str | None:
-        """Enter `size` bytes for this executor if all entries together stay within `budget`. Returns None, or the reason if they would not.
+        """Enter `size` bytes for this executor if all entries together stay within `budget`. Returns None, or the reason why it did not.
 
-        Only for the holder of compute.lock, during which others' entries can only shrink. Raises: Fatal if the entry cannot be written.
+        Call only while holding compute.lock: others' entries can then only shrink. Raises: Fatal if the entry cannot be written.
         """
         assert self.computes
         if not self.is_entered and not _lock(self._memory):

@@ -93,10 +93,10 @@ def _complaints(found: list[ErrorDetails]) -> list[str]:
 def _too_much(spec: TaskSpec) -> Iterator[str]:
     """Violated limits that apply only to submissions: a task accepted before the limit existed can still be read."""
     algorithm = spec.algorithm
-    if algorithm.max_refills and algorithm.group_size < 2:
+    if algorithm.max_refills and algorithm.advantage == "reinforce_pp":
         yield (
-            f"algorithm.max_refills: {algorithm.max_refills}, but group_size is {algorithm.group_size}, and an attempt alone has no other "
-            "that its reward could be equal to; use a group_size of 2 or more, or no refills"
+            f"algorithm.max_refills: {algorithm.max_refills}, but advantage 'reinforce_pp' compares attempts with the whole step, so "
+            "groups of equal rewards have a gradient too and must not be discarded; use 0"
         )
     if (attempts := algorithm.group_size * algorithm.groups_per_step) > MAX_ATTEMPTS:
         of = f"{algorithm.groups_per_step} groups_per_step of group_size {algorithm.group_size}"

@@ -1,4 +1,4 @@
-"""Durable consumers, and their leases: seconds after which NATS delivers a message again that no process keeps."""
+"""Durable consumers, and their leases: seconds after which NATS redelivers a message without a heartbeat."""
 
 from dataclasses import dataclass
 

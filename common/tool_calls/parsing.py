@@ -7,8 +7,8 @@ It reads three notations, for every model:
     <search>dams</search>                                        a tool with one text parameter, for small models
 
 A tag inside an argument is part of the argument's text, unless it ends a parameter or a call by the rules of these notations. Text inside
-`<think>…</think>` contains no calls. Some templates open the reasoning themselves, so that a reply starts inside it. A malformed call is
-returned with a complaint from which the policy can learn.
+a model's marks of reasoning, by default `<think>…</think>`, contains no calls. Some templates open the reasoning themselves, so that a
+reply starts inside it. A malformed call is returned with a complaint from which the policy can learn.
 """
 
 import json

@@ -225,11 +225,12 @@ def _opening(data: Any, system: str) -> list[Any]:
 
 def _apart(reply: Reply) -> tuple[str, str | None]:
     """The reply's text, and the reasoning before it (None if empty)."""
-    text = f"<think>{reply.text}" if reply.thoughts.begins_inside else reply.text
-    thought, closed, said = text.rpartition("</think>")
+    opening, closing = reply.thoughts.opening, reply.thoughts.closing
+    text = f"{opening}{reply.text}" if reply.thoughts.begins_inside else reply.text
+    thought, closed, said = text.rpartition(closing)
     if not closed:
-        said, _, thought = text.partition("<think>")
-    return said.partition("<think>")[0].strip(), thought.replace("<think>", "").strip() or None
+        said, _, thought = text.partition(opening)
+    return said.partition(opening)[0].strip(), thought.replace(opening, "").strip() or None
 
 
 def _chat_message(message: Any) -> ChatMessage:

@@ -267,7 +267,9 @@ async def _printed(argv: list[str], variables: dict[str, str]) -> str:
 
 
 async def choose_confinement(settings: EnvSettings, hosted: Mapping[str, HostedConfig]) -> Confinement | None:
-    """The sandbox for the environments `hosted`; None if they run with the service's rights. Raises: Fatal if a required one is missing."""
+    """The sandbox for the environments `hosted`; None if they run with the service's rights. Raises: Fatal if a required one is
+    missing, or an environment opts out of it.
+    """
     if not hosted or settings.hosts_sandbox == "none":
         return None
     outside = [name for name, one in hosted.items() if not one.sandbox]

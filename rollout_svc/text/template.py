@@ -130,7 +130,7 @@ def named_template(templates: object, messages: Messages) -> dict[str, str]:
 
 
 def plain_ids(messages: Messages) -> Messages:
-    """`messages` with each call id replaced by one of nine letters and digits, and with tool names in the results."""
+    """`messages` with each call id replaced by nine hexadecimal digits, and with tool names added to the results."""
     names = {call["id"]: call["function"]["name"] for message in messages for call in message.get("tool_calls", ())}
     found: Messages = []
     for message in messages:

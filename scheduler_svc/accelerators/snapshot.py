@@ -2,7 +2,7 @@
 
 Executors that an operator holds are ordered off the device, and so are *strays*: executors that are awake without a slice, because
 PostgreSQL was restored or an order to park was lost. A stray keeps the accelerator's lock until it is ordered to park, and the holder waits
-for it. If the holder has waited for less than STRAY_S, an awake executor may be a predecessor that has not read its order to park yet.
+for it. Until the holder has waited for STRAY_S, an awake executor is no stray: it may be a predecessor that has not read its order to park.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -71,7 +71,7 @@ class Recorded:
     letters: set[int]
     """Sequences of the recorded dead letters."""
     deleted: set[str]
-    """Deleted tasks whose data in NATS must be erased."""
+    """Deleted tasks whose data is recorded as erased from NATS."""
     http_keys: list[RecordedHttpKey]
     aliases: list[KnownAlias]
     with_keys: set[str]

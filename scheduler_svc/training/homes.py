@@ -119,6 +119,9 @@ async def any_homeless(connection: AsyncConnection, keys: Collection[tuple[str, 
     return bool((await connection.execute(_HOMELESS, given)).scalar_one())
 
 
+# A statement that waits for a task's row does not see groups that were opened meanwhile, so it waits before.
+_HOLD = text("SELECT FROM tasks WHERE id = :task FOR UPDATE")
+
 # A version whose work has begun at the old home ends there: groups pin their version, and a step's batch is in one queue.
 _SETTLE = text(f"""
 UPDATE tasks t SET homes = coalesce(t.homes, '{{}}') || jsonb_build_object(CAST(:service AS text), jsonb_build_object(
@@ -140,6 +143,7 @@ async def settle(connection: AsyncConnection, task: str, service: str, replica: 
     Returns the home; None if the task has ended.
     """
     given = {"task": task, "service": service, "replica": replica, "now_s": now_s}
+    await connection.execute(_HOLD, given)
     row = (await connection.execute(_SETTLE, given)).first()
     return homes_of(row.homes)[service] if row is not None else None
 

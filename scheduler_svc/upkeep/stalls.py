@@ -2,10 +2,10 @@
 
 A warning names what the task waits for, and is cleared once there is progress.
 
-A `trajectories.batch` stays in its stream until the step is announced. A step that PostgreSQL has at the trainer, without a
-message in the stream and without an announcement, is therefore lost: an operator deleted a message, or NATS lost one after its
-acknowledgement. A step is also lost if its announcement is of another batch, which does not count, or if it is in the queue of a trainer
-that was removed from the pools file; that message is purged. The trainer handles a resent step like any other; if both are trained,
+A `trajectories.batch` stays in its stream until the step is announced. A step that PostgreSQL records as sent, without a message in
+the stream and without an announcement, is therefore lost: an operator deleted a message, or NATS lost one after its acknowledgement.
+A step is also lost if only another batch was announced, or if its message is in the queue of a trainer that was removed from the pools
+file; that message is purged. The trainer handles a resent step like any other; if both are trained,
 compare-and-set on the version decides which counts.
 
 Groups that time out repeatedly fail their task, because its environment hangs. Groups that timed out while NATS or PostgreSQL was

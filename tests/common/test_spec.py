@@ -69,8 +69,8 @@ def raw(**changes: Any) -> dict[str, Any]:
         ),
         ({"stop": {"patience": 3}}, "stop.patience is about evaluations: set evaluation.every too"),
         (
-            {"algorithm": {"group_size": 1, "advantage": "reinforce_pp", "max_refills": 8}},
-            "algorithm.max_refills: 8, but group_size is 1, and an attempt alone has no other",
+            {"algorithm": {"group_size": 4, "advantage": "reinforce_pp", "max_refills": 8}},
+            "algorithm.max_refills: 8, but advantage 'reinforce_pp' compares attempts with the whole step",
         ),
         ({"algorithm": {"group_size": 256, "groups_per_step": 1024}}, "are 262144 attempts; the maximum per step is 131072"),
         ({f"x{number}": 1 for number in range(24)}, "x19: no such field; known here: name, tenant"),

@@ -59,7 +59,7 @@ class LossTerms:
 
 @dataclass(frozen=True, eq=False)
 class Surrogate:
-    """Objective of each token before its weight. Shapes: (N,); `clipped_N` is bool."""
+    """Unweighted objective of each token. Shapes: (N,); `clipped_N` is bool."""
 
     objective_N: Tensor
     clipped_N: Tensor

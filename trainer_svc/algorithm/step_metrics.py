@@ -30,8 +30,8 @@ class TokenMeasurements:
 def sampler_mismatch(measured: Sequence[TokenMeasurements]) -> float | None:
     """Half the mean squared difference of the sampler's and trainer's log-probabilities, in nats, on tokens of staleness 0.
 
-    For small differences it is the KL between the two, and one outlier token moves it little. Staler tokens are excluded, since
-    there the policy itself has changed; None if all tokens are staler.
+    For small differences it is the KL between the two, and an outlier token moves it by a square, not exponentially. Staler tokens are
+    excluded, since there the policy itself has changed; None if all tokens are staler.
     """
     fresh = np.concatenate([update.log_ratio_N[update.staleness_N == 0] for update in measured])
     return float(np.square(fresh).mean() / 2) if len(fresh) else None

@@ -133,7 +133,7 @@ def _fits(micro_batch: list[tuple[int, Row]], row: Row, budget_tokens: int) -> b
 
 
 def rows_of_group(group: Sequence_[Sample], *, budget_tokens: int, width: int, shared: bool) -> list[Row]:
-    """Rows of one group's samples, by descending tokens, as few as the budget allows."""
+    """Rows of one group's samples, filled in order of descending tokens, each up to the budget; without a shared prefix one a sample."""
     samples = sorted((sample for sample in group if sample.input_tokens), key=lambda sample: sample.input_tokens, reverse=True)
     prefix = common_prefix(samples) if shared and len(samples) > 1 else 0
     members: list[list[Sample]] = []

@@ -113,7 +113,7 @@ class InvoiceLine(Value):
     day: Day
     tenant: str
     pool: str
-    """Empty for tasks that were deleted before invoices were kept by pool."""
+    """Empty for stored bytes of uploads, which belong to no pool."""
     kind: str
     """As in the ledger; `void` for tokens, and `void_env_ms` for milliseconds, that are not billed."""
     quantity: int

@@ -52,7 +52,7 @@ class UsageOf(BaseModel):
 
 
 def usage_of(choices: Iterable[Counted]) -> UsageOf:
-    """Usage over all choices. Each choice is a separate request, so its prompt counts."""
+    """Usage over all choices. Each choice is a separate request, so a prompt counts once a choice."""
     found = list(choices)
     prompt, sampled = sum(one.prompt or 0 for one in found), sum(one.sampled for one in found)
     details = PromptDetails(cached_tokens=sum(one.cached for one in found))

@@ -159,7 +159,7 @@ def warnings_of_steps(first: Sequence[StepMetrics], latest: Sequence[StepMetrics
         found[TaskWarning.TRUNCATED] = f"all attempts of the last {WINDOW} steps ended at their limit of tokens; raise sampling.max_tokens"
     if all(step.zero_variance_share == 1.0 for step in latest):
         found[TaskWarning.EQUAL_REWARDS] = (
-            f"in the last {WINDOW} steps all attempts of each group earned the same, so nothing is learned; "
+            f"in the last {WINDOW} steps all attempts of each group earned the same, so they have nothing to learn from each other; "
             "the environment is too easy or too hard, or its reward does not distinguish attempts"
         )
     if len(first) < WINDOW or first == latest:

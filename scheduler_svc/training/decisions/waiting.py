@@ -64,7 +64,7 @@ class Replicas:
 
 @dataclass(frozen=True)
 class FullQueue:
-    """A stream without room for the largest message."""
+    """A stream without room for a message of the maximum size."""
 
     stream: str
     used_bytes: int

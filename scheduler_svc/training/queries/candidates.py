@@ -155,7 +155,7 @@ NOTHING = LeftOut()
 async def least_served_tasks(connection: AsyncConnection, pools: Collection[str], *, limit: int, but: LeftOut = NOTHING) -> Candidates:
     """Candidates for the next `limit` groups: the next `limit` tasks of each of the `limit` least-served tenants.
 
-    Only tasks of `pools` whose pace allows more groups, without those in `but`. Indexes give the order of virtual times, so the
+    A candidate is in one of `pools`, may open more groups at its pace, and is not in `but`. Indexes give the order of virtual times, so the
     query takes about as long for ten tasks as for thousands.
     """
     given_values = {"pools": sorted(pools), "limit": limit, **but.parameters()}

@@ -63,7 +63,7 @@ _SETTLE = Statement(
 
 
 async def settle_members(connection: AsyncConnection, outcomes: Sequence[ScoredMember]) -> None:
-    """Mark open members as scored, or as void if they failed. Only the first message about a member counts."""
+    """Mark open members as scored, in evaluations as evaluated, or as void if they failed. Only the first message about a member counts."""
     first: dict[tuple[str, int, int], ScoredMember] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.sequence):
         first.setdefault((outcome.task, outcome.group, outcome.member.member), outcome)

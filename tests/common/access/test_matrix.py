@@ -203,6 +203,7 @@ async def test_tenant_hears_its_own_events_live_and_no_other(keyed: Keyed) -> No
             clients.append(client)
         for tenant in ("acme", "globex"):
             await scheduler.publish_raw(streams.events(tenant, "t"), b"", tenant, {})
+        await eventually(lambda: sum(map(len, got.values())) >= 4)
         for client in clients:
             await client.flush()
             await client.close()

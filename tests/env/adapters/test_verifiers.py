@@ -17,6 +17,7 @@ from pydantic import JsonValue
 
 from common import spec
 from common.fairness.fair_queue import Claimant
+from common.tool_calls import Thoughts
 from env_svc.calls import Call, Continued, Failed, FinalTurn, OpenCall, Opened, Outcome, Scored, StepCall
 from env_svc.contract import Reply
 from env_svc.execution.executor import EnvironmentExecutor
@@ -121,6 +122,9 @@ async def test_thought_is_separated_from_what_is_said_where_the_task_asks(replic
     thinking = f"<think>\n7\n</think>\n\n{number_in(first) + 1}"
     apart = await said(replicas.here, first.state, thinking, reasoning=True)
     assert isinstance(apart, Scored) and (apart.components["correct"], apart.components["thought_about"]) == (1.0, 7.0)
+    marked = Reply(f"7[/t]{number_in(first) + 1}", thoughts=Thoughts("[t]", "[/t]", begins_inside=True))
+    (other,) = await play(replicas.here, [StepCall(0, first.state, marked)], reasoning=True)
+    assert isinstance(other, Scored) and (other.components["correct"], other.components["thought_about"]) == (1.0, 7.0)
     whole = await said(replicas.here, first.state, thinking)
     assert isinstance(whole, Scored) and whole.components["correct"] == 0.0 and "thought_about" not in whole.components
 

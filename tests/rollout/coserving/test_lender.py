@@ -165,8 +165,11 @@ async def test_stalled_message_goes_to_another_replica_once(bus: Bus, nats_url: 
             assert sibling.taken == []
             await replica.passes(1, held=3.0)
             await eventually(lambda: sibling.taken == [(3, 2)])
+            await replica.passes(int(HANDED_BACK_S) - 1, held=3.0)
             assert replica.slots.free == 0, "not this replica's own again"
             await eventually(lambda: _drained(bus))
+            await replica.passes(1, held=3.0)
+            assert replica.slots.free == replica.lender.room.sequences
 
 
 async def test_message_that_comes_back_stays(bus: Bus, nats_url: str, chat: Chat, folder: Path) -> None:

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from sqlalchemy import NullPool, create_engine
+from sqlalchemy import NullPool, create_engine, text
 
 from common import streams
 from common.bus import Bus, Delivery, Handler, Outgoing, Slots
@@ -18,6 +18,7 @@ from common.runtime.service import report_replica
 from scheduler_svc.base.database import Database
 from scheduler_svc.migrate import end_sharing
 from scheduler_svc.training.homes import Homes, settle
+from scheduler_svc.training.queries.tasks import Home
 from scheduler_svc.upkeep.replicas import ReplicaRegistry
 from scheduler_svc.upkeep.stalls import resend_lost_steps
 from tests.scheduler.accelerators.reports import report
@@ -33,8 +34,10 @@ INSERT INTO accelerators (id, spec) VALUES ('a', '{}'), ('b', '{}');
 INSERT INTO executors (accelerator, id, pool, service)
     SELECT a, s || '-tiny', 'tiny', s FROM unnest(ARRAY['a', 'b']) a, unnest(ARRAY['rollout', 'trainer']) s
 """
-
-
+GROUP = (
+    "INSERT INTO groups (size, task, number, version, state, row, seed, charged_tokens, deadline_at)"
+    " VALUES (2, '{task}', 0, {version}, 'open', 0, 0, 0, now())"
+)
 EVERYONE = [report(service, accelerator) for service in ("rollout", "trainer") for accelerator in ("a", "b")]
 
 
@@ -96,11 +99,7 @@ async def test_executor_without_a_queue_of_its_own_is_no_home(database: Database
 async def test_task_moves_at_a_version(database: Database) -> None:
     """What was sent for a version goes to its home to the end; the next version, or one without work yet, to the new one."""
     await execute(database, *EXECUTORS.split(";"), *task_row("t", version=3, admitted=1).split("; "))
-    await execute(
-        database,
-        "INSERT INTO groups (size, task, number, version, state, row, seed, charged_tokens, deadline_at) VALUES"
-        " (2, 't', 0, 3, 'open', 0, 0, 0, now())",
-    )
+    await execute(database, GROUP.format(task="t", version=3))
     moved: list[object] = []
     async with database.transaction() as tx:
         for service, accelerator in (("rollout", "a"), ("rollout", "b"), ("trainer", "a"), ("trainer", "b")):
@@ -112,6 +111,21 @@ async def test_task_moves_at_a_version(database: Database) -> None:
     async with database.transaction() as tx:
         found = await settle(tx.connection, "t", "rollout", "a", 2.0)
         assert found is not None and (found.version, found.before) == (4, "b")
+
+
+async def test_task_whose_groups_are_being_opened_moves_at_the_next_version(database: Database) -> None:
+    await execute(database, *EXECUTORS.split(";"), *task_row("s").split("; "))
+
+    async def move() -> Home | None:
+        async with database.transaction() as tx:
+            return await settle(tx.connection, "s", "rollout", "b", 10.0)
+
+    async with database.transaction() as tx:
+        await tx.connection.execute(text("SELECT FROM tasks FOR UPDATE"))
+        await tx.connection.execute(text(GROUP.format(task="s", version=0)))
+        moving = asyncio.create_task(move())
+        await eventually_equals(lambda: select(database, "SELECT count(*) FROM pg_locks WHERE NOT granted"), [(1,)])
+    assert await moving == Home("b", 1, None, 10.0)
 
 
 async def test_lost_executor_is_left_after_a_while_and_not_for_a_moment(database: Database, looks: Looks) -> None:

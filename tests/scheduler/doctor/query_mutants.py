@@ -95,7 +95,8 @@ async def try_queries(url: str, counts: dict[str, MutantCounts]) -> None:
             left = [one for one in made if not remaining[one]]  # silent in the finished world, as the rule is
             for statement, is_broken in _statements(rule):
                 outer = await tx.connection.begin_nested()
-                await tx.connection.execute(text(statement))
+                for one in statement.split("; "):  # a prepared statement is one
+                    await tx.connection.execute(text(one))
                 left = [one for one in left if await finds_rows(tx.connection, one.source) is is_broken]
                 await outer.rollback()
             counts[rule].caught += len(made) - len(left)
