@@ -27,6 +27,8 @@ from common.pools.memory import MemoryEstimate, ModelShape, train_memory
 from common.spec import OWN, Layer, Name, Profile, TaskSpec, complete, profile_values
 
 REVISION = described(r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,99}$", "a commit, tag or branch")
+MAX_TEMPERATURE = 2.0
+"""Of vLLM's `SamplingParams`: it refuses each request above."""
 ALL_LAYERS = 10_000
 """Stands for all layers of a model of unknown shape: larger than any model's number of layers."""
 MaxRank = Literal[8, 16, 32, 64, 128, 256, 320, 512]
@@ -244,6 +246,10 @@ def objections(spec: TaskSpec, pools: Pools) -> list[str]:
             f"limits: a trajectory may take {spec.trajectory_tokens} tokens (max_prompt_tokens + max_turns × max_tokens"
             f" + replies), but pool '{spec.pool}' has a context of {pool.context_tokens}: lower one of them"
         )
+    temperatures = {f"evaluation '{one.name}': temperature": one.temperature for one in spec.evaluation.protocols}
+    for field, temperature in ({"sampling.temperature": spec.sampling.temperature} | temperatures).items():
+        if temperature > MAX_TEMPERATURE:
+            found.append(f"{field}: {temperature:g} is above what engines take: {MAX_TEMPERATURE:g}")
     return found
 
 
