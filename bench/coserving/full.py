@@ -20,7 +20,7 @@ from rollout_svc.engine.engine import Sampled, SampleRequest
 
 ARMS = {"training": "ours", TODAY: TODAY, "ours": "ours"}
 COUNTED = ("preempted", "recomputed_tokens", "cuts", "preempted_after_cut", "faults")
-ROLLOUTS, FEW = 1_000, 30
+ROLLOUTS, FEW = 1_000, 12
 ASKED_S = 5.0
 """Seconds of one open loop of requests; one follows another until all rollouts have ended."""
 
