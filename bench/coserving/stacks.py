@@ -17,7 +17,7 @@ import aiohttp
 
 from bench.coserving.sums import PROMPT, TOKENS, Asked, Window
 from bench.harness.keys import keys_of
-from bench.harness.report import ROOT
+from bench.harness.models import write_model
 from bench.harness.services import BenchError, local_stack
 from bench.isolation import spec
 from bench.serving.http import TEXT, Answer, events, session
@@ -35,7 +35,7 @@ SEQUENCES, SHARE = 64, 0.1
 """Rollout sequences of a sampler, and the pool's `training_share`."""
 POOLS = f"""
 [{POOL}]
-model = "{ROOT}/models/tiny"
+model = "%(model)s"
 context_tokens = 512
 adapters = 8
 sequences = {SEQUENCES}
@@ -52,10 +52,18 @@ tpot_ms = %(tpot_ms).2f
 ACCELERATORS = "ab"
 ACCELERATOR = '\n[accelerator.{name}]\ndevice = "cpu"\ncores = "{core}"\nmemory_gib = 2.0\n'
 TENANTS, TASKS, WORDS = ("acme", "globex"), 4, 500
-SECTIONS = {
-    "sampling": {"max_tokens": 120, "temperature": 2.0},  # at 1.0 the tiny model's answers have three tokens
-    "algorithm": {"group_size": 8, "groups_per_step": 4, "max_staleness": 1},
+SECTIONS = {"sampling": {"max_tokens": 120}, "algorithm": {"group_size": 8, "groups_per_step": 4, "max_staleness": 1}}
+TINY = {
+    "num_hidden_layers": 4,
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 576,
+    "tie_word_embeddings": True,
 }
+"""Shape of models/tiny. With random weights answers are long; its own have three tokens."""
 LOOK_S, BEGIN_S = 2.0, 300.0
 
 
@@ -104,7 +112,7 @@ class Scene(Serving):
         await asyncio.sleep(max(0.0, due_s - time.monotonic()))
         random, found, began_s = Random(seed), Answer(), time.monotonic()
         prompt = [random.randrange(3, WORDS) for _ in range(PROMPT)]
-        body = {"model": POOL, "prompt": prompt, "max_tokens": TOKENS, "seed": seed, "temperature": 2.0}  # at 1.0 many answers end at once
+        body = {"model": POOL, "prompt": prompt, "max_tokens": TOKENS, "seed": seed}
         try:
             async with aclosing(events(http, self.urls[0], TEXT, body, found, tenant=sent.tenant)) as arriving:
                 async for event in arriving:
@@ -124,10 +132,11 @@ class Scene(Serving):
 @contextmanager
 def scene(kind: str, goals: Goals) -> Generator[Scene]:
     """`kind`: `one` sampler; `split`, two of which one serves; `homes`, two that do both."""
+    import torch
+
     cores = sorted(os.sched_getaffinity(0))[-2:]
     on = 'generate_on = ["a", "b"]\n' if kind == "homes" else ""
-    text = POOLS % {"on": on, "ttft_ms": 1e3 * goals.ttft_s, "tpot_ms": 1e3 * goals.tpot_s}
-    text += "".join(ACCELERATOR.format(name=name, core=core) for name, core in zip(ACCELERATORS, cores, strict=True)) if on else ""
+    accelerators = "".join(ACCELERATOR.format(name=name, core=core) for name, core in zip(ACCELERATORS, cores, strict=True)) if on else ""
 
     def changed(plan: StackPlan) -> StackPlan:
         own = iter(zip(("serving", "rollouts"), cores, strict=True))
@@ -140,7 +149,9 @@ def scene(kind: str, goals: Goals) -> Generator[Scene]:
         return plan.model_copy(update={"services": services})
 
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
-        (path := Path(folder) / "pools.toml").write_text(text)
+        pool = {"model": write_model(TINY, torch.float32, Path(folder) / "model"), "on": on}
+        text = POOLS % (pool | {"ttft_ms": 1e3 * goals.ttft_s, "tpot_ms": 1e3 * goals.tpot_s})
+        (path := Path(folder) / "pools.toml").write_text(text + accelerators)
         with local_stack(path, samplers=2 if kind == "split" else 1, changed=changed) as stack:
             yield Scene(stack, goals)
 
