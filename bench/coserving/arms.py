@@ -116,9 +116,10 @@ async def _after_wrong(arm: Arm, load: Load, goals: Goals, options: Options) -> 
 
 def checks(rows: Sequence[Row], goals: Goals) -> list[Row]:
     """What must be shown of the rows."""
-    of, found = {(one["load"], one["arm"]): one for one in rows}, list[Row]()
+    nothing = {"attained": 1.0, "ttft_p99": 0.0, "tpot_p99": 0.0}  # a short window may have no request
+    of, found = {(one["load"], one["arm"]): nothing | one for one in rows}, list[Row]()
     for load, (*_, share) in LOADS.items():
-        ours, best = of[load, OURS], best_cap([one for one in rows if one["load"] == load], ATTAINED)
+        ours, best = of[load, OURS], best_cap([one for one in of.values() if one["load"] == load], ATTAINED)
         found += [
             at_least(f"{load}: ours attains", ours["attained"], ATTAINED),
             at_most(f"{load}: ours, p99 of first tokens over the goal", ours["ttft_p99"] / 1000 / goals.ttft_s, 1.0),
