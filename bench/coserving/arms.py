@@ -47,7 +47,7 @@ async def _run(options: Options) -> dict[str, Any]:
     async with engines(names, options.device) as arms:
         with part.phase("goals"):
             goals, slowest = await pace(arms[PLAIN], options.rounds)
-            rate = await attained_rate(arms[PLAIN], goals, slowest.rate, options)
+            rate = 4 * slowest.rate if options.small else await attained_rate(arms[PLAIN], goals, slowest.rate, options)
             tight = await tight_goals(arms[PLAIN], goals, rate, options)
         with part.phase("measured"):
             rounds = await _rounds(arms, names, goals, tight, rate, options)
@@ -78,7 +78,7 @@ async def attained_rate(arm: Arm, goals: Goals, rate: float, options: Options) -
     async def is_attained(wanted: float, seed: int) -> bool:
         return attained([await window(arm, Load(wanted), min(SEARCH_S, options.seconds), seed, goals)]) >= ATTAINED
 
-    while not options.small and (await is_attained(FASTER * rate, 1) or await is_attained(FASTER * rate, 2)):
+    while await is_attained(FASTER * rate, 1) or await is_attained(FASTER * rate, 2):
         rate *= FASTER
     return rate
 
