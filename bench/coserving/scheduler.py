@@ -19,6 +19,9 @@ from rollout_svc.coserving.scheduler import CoservingScheduler
 from rollout_svc.coserving.step_time import StepTime
 from rollout_svc.engine.config import GOALS
 
+BY_KIND = ("busy_steps", "busy_added_s", "idle_steps", "idle_added_s")
+"""Steps beside requests with goals and others, and what the product's class added to them."""
+
 
 def timed(base: type[Any], key: str) -> type[Any]:
     """`base`, with the processor time of its part of each step in `spent`."""
@@ -46,7 +49,7 @@ class ArmScheduler(timed(CoservingScheduler, "all_s"), timed(AsyncScheduler, "vl
     """The class above vLLM's: what it adds to a step, and whether preemptions come while a cut holds."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.spent: Counter[str] = Counter()
+        self.spent: Counter[str] = Counter(dict.fromkeys(("all_s", "vllm_s", *BY_KIND), 0))
         super().__init__(*args, **kwargs)
         options = self.vllm_config.additional_config[GOALS]
         scheduler.decide = DECIDES[options["arm"]]

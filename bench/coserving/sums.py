@@ -148,7 +148,7 @@ def capped(most: int) -> Callable[..., Plan]:
 
     def decide(now_s: float, certain: Certain, wanted: Wanted, times: StepTime, *, owed: bool) -> Plan:  # noqa: ARG001 (the product's)
         running = min(most, wanted.running)
-        return Plan(running, min(most - running, len(wanted.prompts)) if running == wanted.running else 0)
+        return Plan(running, min(most - running, len(wanted.prompts)))
 
     return decide
 

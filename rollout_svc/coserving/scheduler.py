@@ -33,7 +33,7 @@ from rollout_svc.coserving.plan import (
 from rollout_svc.coserving.preemption import ServingScheduler, adapter_of, first, is_urgent, only
 from rollout_svc.coserving.pressure import Cut, cut
 from rollout_svc.coserving.step_time import Step, StepTime
-from rollout_svc.engine.config import GOALS
+from rollout_svc.engine.config import GOALS, URGENT_PRIORITY
 
 USED = ("max_num_active_reqs", "prev_step_scheduled_req_ids", "kv_holding_waiting", "_preempt_request", "_pause_state")
 """Names of vLLM's scheduler that latency goals need."""
@@ -81,6 +81,7 @@ class CoservingScheduler(ServingScheduler):
         self._share: float = options["training_share"]
         self._rollout_seats: int = options["rollouts"]
         self._file = FigureFile(Path(options["figures"]))
+        self._is_chunking = self.scheduler_config.enable_chunked_prefill
         self._chunk = self.scheduler_config.long_prefill_token_threshold or self.max_num_scheduled_tokens
         self._most_active = self.max_num_active_reqs
         self._served: dict[str, _Served] = {}
@@ -165,7 +166,7 @@ class CoservingScheduler(ServingScheduler):
     def _has_goals(self, urgent: list[Request]) -> bool:
         """Whether goals are on, and a request with goals runs, or waits among `urgent`."""
         is_on = bool(self._served) and self._failures < MAX_FAILURES
-        return is_on and bool(self._with_goals(urgent) or self._with_goals(self.running))
+        return is_on and bool(self._with_goals(urgent) or self._with_goals(self._serving))
 
     def _blocks_of_rollouts(self) -> int:
         return sum(self._blocks(request) for request in self.running if not is_urgent(request))
@@ -180,7 +181,7 @@ class CoservingScheduler(ServingScheduler):
     @contextmanager
     def _visible(self, urgent: list[Request]) -> Generator[None]:
         """Without a plan, all that wait are visible, but rollouts do not take the places of served requests."""
-        rollouts = [request for request in self.running if not is_urgent(request)]
+        rollouts = [request for request in self.running if request.priority > URGENT_PRIORITY]
         free = max(0, self._rollout_seats - len(rollouts))
         chosen = None if self._is_stalled else self._guarded(lambda: self._chosen(urgent, rollouts, free))
         running = self.running if chosen is None else chosen[1]
@@ -223,10 +224,10 @@ class CoservingScheduler(ServingScheduler):
         times = self._times = self._times or StepTime(self._profile)
         now_s, under_way_s = time.monotonic(), self._under_way_s(times)
         begins_s = now_s + under_way_s
-        serving = [request for request in self.running if is_urgent(request)]
+        serving = self._serving
         filling: list[Request] = []  # prompts that need several steps
-        decoding: list[Request] = []
-        for request in rollouts:
+        decoding: list[Request] = [] if self._is_chunking else rollouts
+        for request in rollouts if self._is_chunking else ():
             (decoding if self._tokens(request) <= 1 else filling).append(request)
         tokens = [self._tokens(request) for request in serving]
         decodes = sum(count <= 1 for count in tokens)
@@ -255,7 +256,7 @@ class CoservingScheduler(ServingScheduler):
         )
         self._count(plan.running + plan.prompts, len(decoding) + len(inside) + len(prompts))
         hidden = set(map(id, (*decoding[plan.running :], *inside[plan.prompts :])))
-        running = [request for request in self.running if id(request) not in hidden]
+        running = [request for request in self.running if id(request) not in hidden] if hidden else self.running
         return [*urgent[:entering], *outside[: max(0, plan.prompts - len(inside))]], running
 
     def _chosen_without_goals(self, urgent: list[Request], rollouts: list[Request], free: int) -> Chosen | None:

@@ -1,20 +1,17 @@
 """How long an engine step takes, learned from the engine's own steps: least squares with forgetting on (1, decodes, prefill tokens)."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 KEPT = 0.995
 """Weight of a step relative to its successor: a change of speed is learned within some hundred steps."""
-SOLVED_EVERY = 4
-"""Steps between two solutions of the equations."""
 ERRORS = 256
 """Latest errors of which margin and quantiles are computed."""
-JUDGED_EVERY = 16
-"""Steps between two such computations."""
-SCALE = np.array((1.0, 0.1, 0.01))
+SOLVED_EVERY = 16
+"""Steps between two solutions of the equations, and two such computations."""
+SCALE = (1.0, 0.1, 0.01)
 """Brings (1, decodes, prefill tokens) to one magnitude."""
 RIDGE = 1e-3
 """Pull towards the weights so far, for what the latest steps say nothing about: without prompts, the weight of their tokens."""
@@ -35,7 +32,7 @@ class StepTime:
         """Factor that covers 95 % of its latest errors: multiply estimates that must not be exceeded by it."""
         self.median_error = self.p95_error = 0.0
         """Quantiles of its latest errors, relative to what the steps took."""
-        self._equations: NDArray[np.float64] = np.zeros((3, 4))  # XᵀX | Xᵀy of scaled steps, older ones weighted less
+        self._equations = [[0.0] * 4 for _ in SCALE]  # XᵀX | Xᵀy of scaled steps, older ones weighted less
         self._weights = (0.0, 0.0, 0.0)  # seconds, per decode, per prefill token
         self._ratios: deque[float] = deque(maxlen=ERRORS)  # took / expected
         self._steps = 0
@@ -58,21 +55,21 @@ class StepTime:
         self._add(decodes, prefill_tokens, took_s)
         if self._steps % SOLVED_EVERY == 0:
             self._solve()
-        if self._steps % JUDGED_EVERY == 0 and self._ratios:
-            self._judge()
+            if self._ratios:
+                self._judge()
 
     def _add(self, decodes: int, prefill_tokens: int, took_s: float) -> None:
-        row = np.array((1.0, decodes, prefill_tokens, took_s))
-        row[:3] *= SCALE
-        self._equations *= KEPT
-        self._equations += np.outer(row[:3], row)
+        # Not NumPy, which takes ten times as long for so few numbers, in each step.
+        row = [scale * value for scale, value in zip(SCALE, (1.0, decodes, prefill_tokens), strict=True)]
+        for equation, factor in zip(self._equations, row, strict=True):
+            equation[:] = [KEPT * before + factor * value for before, value in zip(equation, (*row, took_s), strict=True)]
         self._steps += 1
 
     def _solve(self) -> None:
         """Weights with the least squared error, none of them negative."""
-        free, weights = [0, 1, 2], np.zeros(3)
-        matrix = self._equations[:, :3] + RIDGE * np.eye(3)
-        target = self._equations[:, 3] + RIDGE * np.array(self._weights) / SCALE
+        free, weights, equations = [0, 1, 2], np.zeros(3), np.array(self._equations)
+        matrix = equations[:, :3] + RIDGE * np.eye(3)
+        target = equations[:, 3] + RIDGE * np.array(self._weights) / SCALE
         while free:
             weights[:] = 0.0
             weights[free] = np.linalg.solve(matrix[np.ix_(free, free)], target[free])
@@ -83,6 +80,11 @@ class StepTime:
         self._weights = (fixed, per_decode, per_token)
 
     def _judge(self) -> None:
-        ratios = np.array(self._ratios)
-        self.median_error, self.p95_error = np.quantile(np.abs(1.0 - 1.0 / ratios), (0.5, 0.95)).tolist()
-        self.margin = min(MAX_MARGIN, max(1.0, float(np.quantile(ratios, 0.95))))
+        ratios = sorted(self._ratios)
+        errors = sorted(abs(1.0 - 1.0 / ratio) for ratio in ratios)
+        self.median_error, self.p95_error = _quantile(errors, 0.5), _quantile(errors, 0.95)
+        self.margin = min(MAX_MARGIN, max(1.0, _quantile(ratios, 0.95)))
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    return ordered[int(share * (len(ordered) - 1))]
