@@ -33,7 +33,7 @@ ROUNDS = 5
 RANK = 8
 
 
-def write_adapter(model: Path, folder: Path, seed: int) -> None:
+def write_adapter(model: Path, folder: Path, seed: int, rank: int = RANK) -> None:
     """A PEFT folder with small random weights for every linear layer of `model`."""
     generator = torch.Generator().manual_seed(seed)
     weights: dict[str, torch.Tensor] = {}
@@ -43,11 +43,11 @@ def write_adapter(model: Path, folder: Path, seed: int) -> None:
                 if name.split(".")[-2] in LORA_TARGETS:
                     outputs, inputs = tensors.get_slice(name).get_shape()
                     place = f"base_model.model.{name.removesuffix('.weight')}"
-                    weights[f"{place}.lora_A.weight"] = torch.randn(RANK, inputs, generator=generator) * 0.02
-                    weights[f"{place}.lora_B.weight"] = torch.randn(outputs, RANK, generator=generator) * 0.02
+                    weights[f"{place}.lora_A.weight"] = torch.randn(rank, inputs, generator=generator) * 0.02
+                    weights[f"{place}.lora_B.weight"] = torch.randn(outputs, rank, generator=generator) * 0.02
     folder.mkdir()
     save_file(weights, folder / "adapter_model.safetensors")
-    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": RANK, "lora_alpha": 16, "bias": "none", "target_modules": LORA_TARGETS}
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": 16, "bias": "none", "target_modules": LORA_TARGETS}
     (folder / "adapter_config.json").write_text(json.dumps(config))
 
 

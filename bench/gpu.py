@@ -10,6 +10,7 @@
     shared-…           engine and trainer on the card at once, and in turns (bench.plex.real)
     tiers-…, kills-…   sleep levels of a sampler and a trainer, and a kill in each (bench.plex.real.tiers)
     memory-…           steps against their estimate, and the largest micro-batch beside an engine (bench.memory)
+    coserving          served requests and rollouts under latency goals, against vLLM's order (bench.coserving arms)
     steps              optimizer steps of ready tasks computed together against one after another (bench.shared_steps)
 
 `curve` names all parts of a family; without a name all run, in this order. Each writes bench/results/gpu-PART.json, or into the folder
@@ -123,6 +124,7 @@ PARTS = (
     ),
     Part("memory-0.6b", f"memory --forms {FORMS}", f"{BF16} --tokens 2048,8192 --steps 3", f"{ON_CPU} --tokens 512"),
     *(Part(f"memory-{size}", f"memory {BESIDE}", f"{BF16} --model qwen3-{size}", ON_CPU) for size in ("4b", "8b")),
+    Part("coserving", "coserving arms --arms order,ours", "--device cuda --rounds 1 --seconds 4", "--small"),
     Part("steps", "shared_steps --model {model}", "--device cuda --tasks 1,8 --repeats 3", "--device cpu --tasks 2 --repeats 2 --groups 2"),
 )
 NAMES = tuple(one.name for one in PARTS)

@@ -60,7 +60,10 @@ async def serve_with(running: Running[GatewaySettings], access: Access, sampler:
     sampler = sampler or Replicas(serving, offers, bus.clock.now_s, settings.first_token_s)
     bases = BaseModels(bus, offers)
     gateway = Gateway(settings, bus, access, running.health, sampler, serving.texts, bases=bases)
-    report = ReplicaReport(replica=settings.replica, service="gateway")
+
+    def report() -> ReplicaReport:
+        return ReplicaReport(replica=settings.replica, service="gateway", busy=serving.tally.busy)
+
     http = server(application(gateway, all_families()), settings)
     with listener(settings) as socket:
         log.info("listening", host=settings.host, port=socket.getsockname()[1])
@@ -72,7 +75,7 @@ async def serve_with(running: Running[GatewaySettings], access: Access, sampler:
                 runners.create_task(gateway.limiter.run()),
                 runners.create_task(bases.run()),
                 runners.create_task(collect_at_rest(lambda: len(http.server_state.connections) < FEW_CONNECTIONS)),
-                runners.create_task(report_replica(bus, lambda: report)),
+                runners.create_task(report_replica(bus, report)),
             ]
             try:
                 await asyncio.wait([answering])  # unlike awaiting the task, this does not cancel it

@@ -8,10 +8,11 @@ Layout    top to bottom, imports go down only
 
     replica.py      puts a replica together
     accelerators/   samplers of a shared accelerator: the engine parked and woken
+    coserving/      latency goals of served requests beside rollouts, and vLLM's schedulers
     service.py      handler of a request: turns of several members of one group, and the messages that answer it
     serving/        requests to versions, whose tokens are streamed
     adapters.py     adapter versions: load, check, share, evict; adapter_files.py their files
-    engine/         vLLM: its process, arguments, scheduler, streams, and kernels for a CPU
+    engine/         vLLM: its process, arguments, streams, and kernels for a CPU
     text/           messages to tokens and back; tokens are appended, never re-encoded
     settings.py
 """

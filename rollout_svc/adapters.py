@@ -40,6 +40,9 @@ from rollout_svc.engine.engine import Engine
 ADAPTERS = Gauge("marlaas_rollout_adapters", "Adapter versions that the engine holds")
 LOAD_S = Histogram("marlaas_rollout_adapter_load_seconds", "Time to fetch, load and check an adapter version")
 
+CALM_WITHIN_S = 1.0
+"""Maximum seconds for which a load waits until no first token is due."""
+
 log = structlog.get_logger()
 
 
@@ -79,6 +82,9 @@ class Adapters:
         self._may_change = asyncio.Event()
         """Set unless the engine is parked."""
         self._may_change.set()
+        self.calm = asyncio.Event()
+        """Set unless a first token is due under latency goals: vLLM loads an adapter between two steps, and all streams wait."""
+        self.calm.set()
         self._room, self._tidy, self.forgotten = asyncio.Event(), asyncio.Event(), asyncio.Event()
         """`forgotten` is set when a wake may have dropped versions of `keep_loaded`; the caller of `keep_loaded` loads them again."""
 
@@ -104,6 +110,7 @@ class Adapters:
                 await self._wait_for_room(serving=serving)
                 began_s = time.monotonic()
                 folder = await self._files.fetch(ref)
+                await is_set_within(self.calm, CALM_WITHIN_S)
                 async with self._changing:
                     may_load = not version.loaded and self._may_change.is_set() and not self._files.is_refused(ref)
                     if may_load and await asyncio.to_thread(folder.is_dir) and await self._make_room(serving=serving):

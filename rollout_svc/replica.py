@@ -1,6 +1,7 @@
 """Builds one replica: its engine, the consumers of its messages, and, on a shared accelerator, its executor."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,8 +10,10 @@ from typing import Any
 from common.accelerators.memory import driver_memory
 from common.blobs import Blobs
 from common.bus import Slots
+from common.errors import Fatal
 from common.leases import Identity, PoolClocks, leased_executor, placed
 from common.messages import ReplicaReport
+from common.messages.status import WITHHELD
 from common.pools import Pool, chosen_pool
 from common.pools.model_files import name_in_file, with_model_files
 from common.runtime.process import leave
@@ -20,6 +23,9 @@ from common.task_states import TaskStates
 from rollout_svc.accelerators.sampler import Sampler
 from rollout_svc.accelerators.sizes import Capacity
 from rollout_svc.adapters import Adapters
+from rollout_svc.coserving import figures
+from rollout_svc.coserving.lender import Lender
+from rollout_svc.coserving.lending import Room
 from rollout_svc.engine.config import EngineSettings, Tolerance
 from rollout_svc.engine.engine import Engine
 from rollout_svc.engine.process import EngineProcess
@@ -43,12 +49,26 @@ async def serve(running: Running[RolloutSettings]) -> None:
     settings = running.settings
     pool = chosen_pool(settings.pool, settings.pools_file, "MARLAAS_ROLLOUT_POOL")
     running.health.detail = f"starting the engine for {pool.model}"
+    _refuse_takes(settings, pool)
     named, pool = name_in_file(pool, settings.pools_file), await asyncio.to_thread(with_model_files, settings.pool, pool)
-    engine_settings = replace(EngineSettings.of(pool, device=settings.device, cores=settings.cores), named=named)
+    seated = pool.model_copy(update={"serving": None}) if settings.takes == "rollouts" else pool
+    counts = settings.data_dir.absolute() / "figures" / settings.replica
+    engine_settings = replace(EngineSettings.of(seated, device=settings.device, cores=settings.cores), named=named, figures=counts)
     if settings.accelerator:
         await _serve_in_turns(running, pool, engine_settings)
     else:
         await _serve_alone(running, pool, engine_settings)
+
+
+def _refuse_takes(settings: RolloutSettings, pool: Pool) -> None:
+    """Raises: Fatal if the replica cannot take only the work that its settings name."""
+    if settings.takes == "serving" and pool.serving is None:
+        missing = f"pool '{settings.pool}' is not served; add [{settings.pool}.serving] to {settings.pools_file}"
+        raise Fatal(f"MARLAAS_ROLLOUT_TAKES is 'serving', but {missing}, or remove the setting")
+    if settings.takes == "serving" and settings.accelerator:
+        raise Fatal(
+            "MARLAAS_ROLLOUT_TAKES is 'serving', but slices of a shared accelerator follow rollouts; remove MARLAAS_ROLLOUT_ACCELERATOR"
+        )
 
 
 async def _serve_alone(running: Running[RolloutSettings], pool: Pool, engine_settings: EngineSettings) -> None:
@@ -104,6 +124,10 @@ class Replica:
     clocks: PoolClocks
     capacity: Capacity
     serving: Serving | None
+    sequences: int
+    """Rollouts that it takes without served requests."""
+    lender: Lender | None
+    """None without goals, and for a replica that takes only one kind of work."""
 
     @classmethod
     async def of(cls, running: Running[RolloutSettings], pool: Pool, engine: Engine, gpu_bytes: int | None = None) -> "Replica":
@@ -119,14 +143,16 @@ class Replica:
             keep_s=settings.keep_s,
             tolerance=Tolerance(max=said, mean=said) if said else engine.canary_tolerance,
         )
-        tasks, clocks, slots = TaskStates(), PoolClocks(bus), Slots(pool.sequences)
+        sequences = 0 if settings.takes == "serving" else pool.sequences
+        tasks, clocks, slots = TaskStates(), PoolClocks(bus), Slots(sequences)
         await tasks.read(bus)
         if pool.samplers_on:
             await clocks.read()
         thoughts = pool.serving.thoughts if pool.serving else None
         rollout = Rollout(engine, chat, adapters, tasks, slots, clocks.now_s, thoughts)
         serving = _serving(running, pool, engine, chat, adapters)
-        return cls(running, pool, engine, chat, adapters, rollout, slots, clocks, Capacity(engine, gpu_bytes), serving)
+        lender = _lender(running, pool, engine, rollout, slots)
+        return cls(running, pool, engine, chat, adapters, rollout, slots, clocks, Capacity(engine, gpu_bytes), serving, sequences, lender)
 
     def show(self, is_awake: bool) -> None:
         """Describe the current activity in the process's health."""
@@ -153,6 +179,8 @@ class Replica:
                 runners.create_task(self.clocks.follow())
             runners.create_task(self.rollout.follow_versions(bus, settings.pool, is_wanted))
             runners.create_task(report_replica(bus, lambda: self._report(busy())))
+            if self.lender is not None:
+                runners.create_task(self.lender.run())
             if self.serving is not None:
                 runners.create_task(self.serving.run(bus, settings.pool, settings.replica))
                 runners.create_task(KeptAliases(self.adapters, settings.pool).run(bus))
@@ -166,19 +194,26 @@ class Replica:
             replica=self.running.settings.replica,
             service="rollout",
             pool=self.running.settings.pool,
-            sequences=self.pool.sequences,
+            sequences=self.lender.room.sequences if self.lender is not None else self.sequences,
             kv_tokens=self.capacity.kv_tokens,
             invariant=self.engine.is_invariant,
             template_variables=sorted(self.chat.template_variables),
             takes_answers=self.chat.takes_answers,
-            busy={"sequences": self.rollout.sequences, "adapters": self.adapters.held, "serving": requests} | busy,
+            busy={"sequences": self.rollout.sequences, "adapters": self.adapters.held, "serving": requests} | self._goals() | busy,
             serves=self.serving is not None,
         )
 
+    def _goals(self) -> dict[str, float]:
+        """Figures of a pool with latency goals; empty without."""
+        found = dict(self.serving.tally.busy) if self.serving is not None else {}
+        if self.engine.settings.goals is not None and (counted := figures.read(self.engine.settings.figures)) is not None:
+            found |= counted.busy
+        return found | ({WITHHELD: self.lender.withheld} if self.lender is not None else {})
+
 
 def _serving(running: Running[RolloutSettings], pool: Pool, engine: Engine, chat: Chat, adapters: Adapters) -> Serving | None:
-    """Handler of served requests; None for a pool without a table `serving`."""
-    if pool.serving is None:
+    """Handler of served requests; None for a pool without a table `serving`, and for a replica that takes only rollouts."""
+    if pool.serving is None or running.settings.takes == "rollouts":
         return None
     context = ServingContext(
         chat=chat,
@@ -188,6 +223,17 @@ def _serving(running: Running[RolloutSettings], pool: Pool, engine: Engine, chat
         context_tokens=pool.context_tokens,
         thoughts=pool.serving.thoughts,
         engine=engine_name(engine),
+        goals=pool.serving.goals,
     )
     bus, slots = running.bus, Slots(TAKEN_PER_SEQUENCE * pool.serving.sequences)
     return Serving(context, Replies(running.settings.replica, bus.requests.send), slots, bus.clock.now_s)
+
+
+def _lender(running: Running[RolloutSettings], pool: Pool, engine: Engine, rollout: Rollout, slots: Slots) -> Lender | None:
+    """Lender of a pool with goals; None without, and for a replica that takes only one kind of work."""
+    settings, serving = running.settings, pool.serving
+    if serving is None or serving.goals is None or settings.takes != "both":
+        return None
+    room = Room.of(pool.sequences, serving.training_share, time.monotonic())
+    read = partial(figures.read, engine.settings.figures)
+    return Lender(running.bus, (settings.pool, settings.replica), room, slots, rollout, engine, read)

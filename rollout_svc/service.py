@@ -4,7 +4,7 @@ Members that finish within `coalescing_window_s` share a message, unless they ar
 a message costs the same with one member or many. A request is acknowledged after its last
 member; a redelivered one is resampled with the same seeds. While the slots are closed, as in a parked replica, requests whose
 adapter is not loaded are handed back; requests whose prompt is being tokenized wait at the engine's gate. If an engine is closed because of
-wrong state, its running requests are handed back too.
+wrong state, its running requests are handed back too, and so are those that serving keeps from running (`coserving/lender.py`).
 """
 
 import asyncio
@@ -75,6 +75,8 @@ class Rollout:
         """Task → ids of its requests inside the engine."""
         self._starting: set[asyncio.Timeout] = set()
         """Timeouts of requests that wait for their adapter; an expired one hands its request back."""
+        self.unanswered_messages: dict[str, list[str]] = {}
+        """Ids of the requests of each message with a loaded adapter and without an answered turn, by the first of them."""
         self.preparing = Pending()
         """Turns before the engine: their adapter is being loaded or their prompt tokenized."""
         self.unanswered = Pending()
@@ -100,8 +102,10 @@ class Rollout:
             async with self._begun(group) as adapter:
                 if self._is_unwanted(group):  # loading the adapter may have taken long
                     return
+                self.unanswered_messages[turns_of_it[0]] = turns_of_it
                 async with aclosing(self._sample(group, message.members, adapter, reserved)) as batches:
                     async for turns in batches:
+                        self.unanswered_messages.pop(turns_of_it[0], None)
                         for answer in _answers(group, turns):
                             yield answer
                         self.unanswered.discard(work.request_id(group, turn.member, turn.turn) for turn in turns)
@@ -110,6 +114,7 @@ class Rollout:
             for answer in _answers(group, [_failed(request, str(error)) for request in message.members]):
                 yield answer
         finally:
+            self.unanswered_messages.pop(turns_of_it[0], None)
             self.preparing.discard(turns_of_it)
             self.unanswered.discard(turns_of_it)
             reserved.release_all()

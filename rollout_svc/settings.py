@@ -13,6 +13,8 @@ class RolloutSettings(Settings):
 
     pool: str
     """Pool of the pools file that this replica samples for."""
+    takes: Literal["both", "serving", "rollouts"] = "both"
+    """Work that the replica takes in a pool with `[NAME.serving]`. `serving` needs a device of its own."""
     accelerator: str = ""
     """Shared accelerator of the pools file on which the engine takes turns; empty: the engine has its own device."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -243,7 +243,8 @@ class Scheduler:
         families = self._replicas.families
         async with self._context.transaction() as tx:
             times = await self._pool_times(tx.connection)
-            stable_for_s, now_s = self._stability.stable_in(times), times.now_s
+            withheld = {pool for pool, samplers in self._replicas.samplers.items() if samplers.withheld >= 1}
+            stable_for_s, now_s = self._stability.stable_in(times, withheld), times.now_s
             await replicas.record_replicas(tx.connection, self._replicas.reports)
             overdue = {task for task, _ in await deadlines.overdue_groups(tx.connection, now_s)}
             late = await deadlines.overdue_evaluation_groups(tx.connection, now_s)
@@ -273,7 +274,7 @@ class Scheduler:
                 continue
             used = in_flight[pool].total.share_of(samplers.times(self._oversubscription.factor(pool))) if pool in in_flight else 0.0
             load = PoolLoad(samplers.awake, samplers.sampled, used, spent.get(pool, 0.0)) if samplers.awake else None
-            self._oversubscription.observe(pool, load, times.of(pool))
+            self._oversubscription.observe(pool, load if samplers.withheld < 1 else None, times.of(pool))
             metrics.OVERSUBSCRIPTION.labels(pool).set(self._oversubscription.factor(pool))
 
     async def _each(self, found: Collection[str], change: Callable[[Transaction, str], Awaitable[None]]) -> None:

@@ -69,7 +69,7 @@ class Slots:
     """Concurrency limit of a replica. The bus takes one unit per message; a handler may take and release more."""
 
     def __init__(self, total: int) -> None:
-        self._free = total
+        self._total = self._free = total
         self._watchers: list[tuple[Callable[[], None], Callable[[], None]]] = []
         self.are_closed = False
         """Whether `free` is 0 regardless of releases."""
@@ -78,6 +78,16 @@ class Slots:
     def free(self) -> int:
         return 0 if self.are_closed else max(0, self._free)
 
+    @property
+    def used(self) -> int:
+        """Units in use, which may be more than there are."""
+        return self._total - self._free
+
+    @property
+    def load(self) -> float:
+        """Fraction of the units in use; 1 or more while closed."""
+        return max(float(self.are_closed), self.used / max(1, self._total))
+
     def take(self, units: int = 1) -> None:
         self._free -= units
 
@@ -85,19 +95,29 @@ class Slots:
         self._free += units
         self._notify_released()
 
+    def resize(self, total: int) -> None:
+        """Change the number of units; those in use stay so. With fewer units, pending requests are withdrawn as in `close`, and sent again
+        for the units left."""
+        more, self._total = total - self._total, total
+        self._free += more
+        if more > 0:
+            self._notify_released()
+        elif more < 0:
+            self._withdraw()
+
     def close(self) -> None:
         """Request no more messages until `open`, and withdraw pending requests. The server may still answer a request before it has
         processed the withdrawal."""
         self.are_closed = True
-        for _, closed in list(self._watchers):
-            closed()
+        self._withdraw()
 
     def open(self) -> None:
         self.are_closed = False
         self._notify_released()
 
     def on_change(self, released: Callable[[], None], closed: Callable[[], None]) -> Callable[[], None]:
-        """Call `released` at each release of units and on opening, `closed` on closing. Returns a function that ends these calls."""
+        """Call `released` at each release of units, on opening and with more units; `closed` on closing and with fewer. Returns a function
+        that ends these calls."""
         watcher = released, closed
         self._watchers.append(watcher)
         return lambda: self._watchers.remove(watcher)
@@ -105,6 +125,10 @@ class Slots:
     def _notify_released(self) -> None:
         for released, _ in list(self._watchers):
             released()
+
+    def _withdraw(self) -> None:
+        for _, closed in list(self._watchers):
+            closed()
 
 
 class GatedSlots(Slots):

@@ -6,6 +6,9 @@ from typing import Protocol
 
 from common.fairness.fair_queue import Claimant, FairQueue
 
+KEPT_SHARE = 8
+"""One in KEPT_SHARE places of serving is kept for tenants that hold fewer than that number."""
+
 
 class Beside(Protocol):
     """A named resource that a slot's holder may need in addition to its slot. A claimant has both, or waits without either."""

@@ -15,14 +15,14 @@ import structlog
 from common import streams
 from common.bus import Bus, Delivery, GatedSlots, Handler, Outgoing, Slots
 from common.errors import Retry
-from common.homes.reading import AWAKE, BEGUN, OWN_QUEUE, Ages, Patience, Sibling, Taking, taking
+from common.homes.reading import AWAKE, BEGUN, MAX_LOAD, OWN_QUEUE, Ages, Patience, Sibling, Taking, taking
 from common.messages import ReplicaReport
 from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET, Consumer
 
 LOOK_S = 0.25
-"""Seconds between an idle replica's checks of other replicas' queues."""
+"""Seconds between checks of other replicas' queues by a replica that may help them."""
 REPORTS_S = REPLICA_TTL_S / 4
-"""Seconds between reads of all replicas' reports, and between a busy or parked replica's checks of other replicas' queues."""
+"""Seconds between reads of all replicas' reports, and between a full or parked replica's checks of other replicas' queues."""
 AT_HOME_S = 600.0
 """Seconds for which a task counts as at home on a replica after the task's last message in the replica's own queue."""
 CONSUMERS: dict[str, Callable[[str], Consumer]] = {"rollout": streams.rollout_samples, "trainer": streams.trainer_batches}
@@ -137,7 +137,7 @@ class Queues:
 
     def _end_help(self) -> None:
         """Stop helping other replicas with their queues, once a message was taken from one. The queue's own replica may take the next
-        message; this replica helps again when it is idle."""
+        message; this replica helps again after its next check."""
         for other in self._others:
             if other.taking is Taking.HELP:
                 self._take(other, Taking.NOTHING)
@@ -148,24 +148,26 @@ class Queues:
         self._last_s[task] = time.monotonic()
 
     @property
-    def _is_idle(self) -> bool:
-        """Whether this replica is awake and holds no message."""
-        return not self._slots.are_closed and not sum(map(self._bus.held, (*self.own, *(other.consumer for other in self._others))))
+    def _load(self) -> float:
+        """Fraction of this replica's capacity in use; 1 for a parked one, and for a trainer with a message: its steps run one by one."""
+        if self._me.service == "rollout" or self._slots.are_closed:
+            return self._slots.load
+        return float(any(map(self._bus.held, (*self.own, *(other.consumer for other in self._others)))))
 
     async def _watch(self) -> None:
         due_s = 0.0
         while True:
-            is_due, is_idle = time.monotonic() >= due_s, self._is_idle
+            is_due, may_help = time.monotonic() >= due_s, self._load <= MAX_LOAD
             try:
                 if is_due:
                     self._reports = await self._bus.kv.values(REPLICAS_BUCKET, ReplicaReport)
                     due_s = time.monotonic() + REPORTS_S
-                if is_due or is_idle:
+                if is_due or may_help:
                     for other in [each for each in self._others if each.is_declared]:
                         await self._look(other)
             except Retry as error:
                 log.warning("queues_unknown", error=str(error))
-            if not self._is_idle:
+            if self._load > MAX_LOAD:
                 self._end_help()
             await asyncio.sleep(LOOK_S)
 
@@ -184,7 +186,7 @@ class Queues:
         if found.pending + kept:
             other.waited_at_s = time.monotonic()
         sibling, patience = Sibling(is_able, is_awake, waits_s), Patience(self._move_s(), self._max_wait_s)
-        self._take(other, taking(sibling, other.taking, time.monotonic() - other.waited_at_s, patience, is_idle=self._is_idle))
+        self._take(other, taking(sibling, other.taking, time.monotonic() - other.waited_at_s, patience, load=self._load))
 
     @property
     def _siblings(self) -> list[ReplicaReport]:

@@ -4,7 +4,8 @@ Every queue needs a reader, and a message should be moved if it would wait longe
 
     taken over  its replica is gone or faulty, or its oldest message has waited longer than the maximum. This lasts until its replica is
                 awake, or no message has waited there for the maximum time. Messages of such a queue wake this replica if it is parked
-    helped      this replica is awake and idle, and the oldest message there has waited longer than a move costs
+    helped      this replica is at most ¾ full, and the oldest message there has waited longer than a move costs, times 1 + its load. So the
+                least loaded replica takes it
     left alone  otherwise
 
 To wait for as long as a move costs, and then to move, costs at most twice the optimum with foresight.
@@ -44,19 +45,29 @@ class Patience:
     """Seconds for which a message waits at its home before other replicas take it."""
 
     move_s: float
-    """Wait before an idle replica takes it: the cost of a move."""
+    """Wait before an empty replica takes it: the cost of a move."""
     max_wait_s: float
     """Wait before any replica takes it."""
 
 
-def taking(sibling: Sibling, before: Taking, quiet_s: float, patience: Patience, *, is_idle: bool) -> Taking:
+MAX_LOAD = 0.75
+"""Maximum load of a replica that takes from others' queues: with more, its own tasks' turns would soon wait."""
+
+
+def helps_after_s(load: float, move_s: float) -> float | None:
+    """Seconds for which a message must have waited elsewhere before a replica with this load takes it; None: it takes none."""
+    return move_s * (1 + load) if load <= MAX_LOAD else None
+
+
+def taking(sibling: Sibling, before: Taking, quiet_s: float, patience: Patience, *, load: float) -> Taking:
     """Decide whether to take messages from the sibling's queue. `before`: the previous decision. `quiet_s`: seconds since messages last
-    waited there."""
+    waited there. `load`: fraction of this replica's capacity that is in use; 1 if it is parked."""
     if not sibling.is_able or sibling.waits_s > patience.max_wait_s:
         return Taking.OVER
     if before is Taking.OVER and not sibling.is_awake and quiet_s < patience.max_wait_s:
         return Taking.OVER
-    return Taking.HELP if is_idle and sibling.waits_s > patience.move_s else Taking.NOTHING
+    after_s = helps_after_s(load, patience.move_s)
+    return Taking.HELP if after_s is not None and sibling.waits_s > after_s else Taking.NOTHING
 
 
 class Ages:

@@ -259,6 +259,10 @@ class PoolOffer(Value):
     profile: str | None
     serves: bool
     """Whether its versions are served (`[NAME.serving]` of the pools file)."""
+    serving_sequences: int = 0
+    """Requests to versions that one of its samplers answers concurrently."""
+    ttft_ms: float | None = None
+    """Goal for the time to the first token of an answer, in milliseconds; None if the pool has no latency goals."""
     accelerators: list[str] = []
     """Accelerators that its samplers share with other pools; empty if it shares none."""
     is_parked: bool | None = None

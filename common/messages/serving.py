@@ -108,6 +108,8 @@ class ServeRequest(Message, kind="serve-request.1"):
     """Tokens sampled by earlier attempts, which are not sent again. Shape: (N,) int32."""
     first_token_by_s: float
     """Unix time on NATS's clock; a request accepted later is not sampled."""
+    asked_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Unix time on NATS's clock at which the gateway had received the request, for the pool's latency goals. 0: unknown."""
 
 
 MIN_LOGPROB = -9999.0

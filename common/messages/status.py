@@ -129,6 +129,12 @@ class StatusesRemoved(Message, kind="statuses-removed.1"):
     """Unix time; tasks that ended before it may have no status in the bucket `tasks`."""
 
 
+WITHHELD = "withheld"
+"""Key in `ReplicaReport.busy`: mean number of rollout sequences that a replica does not take or holds, for served requests."""
+ERROR = "_error"
+"""Ending of keys in `ReplicaReport.busy` for relative errors: of several replicas the largest counts, not the sum."""
+
+
 class ReplicaReport(Message, kind="replica-report.1"):
     """Identity, capacity and load of a replica, in the key-value bucket `replicas` until it expires."""
 
@@ -143,7 +149,7 @@ class ReplicaReport(Message, kind="replica-report.1"):
     sandbox: str | None = None
     """Env replicas: sandbox of policy-written code, with its guarantees; None if such code is refused."""
     sequences: int = 0
-    """Rollout replicas: sequences it decodes concurrently."""
+    """Rollout replicas: rollouts it decodes concurrently, without those that it withholds; 0 if it only serves."""
     kv_tokens: int = 0
     """Rollout replicas: capacity of the KV cache in tokens."""
     invariant: bool = False

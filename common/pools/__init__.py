@@ -9,6 +9,7 @@ model_files.py     a base model's files
 from common.pools.accelerators import Accelerator, Accelerators, Named, Place, cpu_cores, named_replicas, places, read_accelerators
 from common.pools.pool import (
     ALL_LAYERS,
+    Goals,
     MaxRank,
     Pool,
     Pools,

@@ -9,6 +9,7 @@ memory_gib = 2.0
 on = "a"                    # its sampler and its trainer; or `generate_on` and `train_on`, each a list
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -137,6 +138,7 @@ def _unsound(accelerators: Mapping[str, Accelerator]) -> list[str]:
 
 def _unplaced(accelerators: Mapping[str, Accelerator], pools: Mapping[str, Pool]) -> list[str]:
     known = ", ".join(sorted(accelerators)) or "none"
+    executors = Counter(place.accelerator for place in places(pools))
     found: list[str] = []
     for name, pool in pools.items():
         if pool.on is not None and (pool.generate_on or pool.train_on):
@@ -153,10 +155,17 @@ def _unplaced(accelerators: Mapping[str, Accelerator], pools: Mapping[str, Pool]
                 f"{name}: precision = 'bfloat16', but its sampler is on accelerator.{on_cpus[0]}, a shared CPU: vLLM keeps copies of such "
                 "weights in its kernels, which no sleep frees; set precision = 'float32', or give the sampler cores of its own"
             )
-        if pool.serving is not None and pool.samplers_on and not pool.serve_parked:
+        shared = [each for each in pool.samplers_on if executors[each] > 1]
+        has_goals = pool.serving is not None and pool.serving.goals is not None
+        if has_goals and (shared or pool.serve_parked):
             found.append(
-                f"{name}: its sampler shares an accelerator, so requests to its versions wait for a slice; say serve_parked = true, "
-                f"or remove [{name}.serving]"
+                f"{name}: a parked sampler misses every latency goal; give it an accelerator of its own, without serve_parked, or remove "
+                "ttft_ms and tpot_ms"
+            )
+        elif pool.stays_awake and shared:  # one that stays awake leaves no slice to others
+            found.append(
+                f"{name}: its sampler shares accelerator.{shared[0]}, so requests to its versions wait for a slice; say "
+                f"serve_parked = true, or remove [{name}.serving]"
             )
         if pool.serve_parked and not (pool.serving is not None and pool.samplers_on):
             found.append(f"{name}: serve_parked is for a pool with [{name}.serving] whose sampler shares an accelerator; remove it")

@@ -13,10 +13,11 @@ sampling.template = { enable_thinking = false }
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
 
 from common.accelerators import Tier
 from common.errors import Fatal, Reject
@@ -26,9 +27,21 @@ from common.pools.memory import MemoryEstimate, ModelShape, train_memory
 from common.spec import OWN, Layer, Name, Profile, TaskSpec, complete, profile_values
 
 REVISION = described(r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,99}$", "a commit, tag or branch")
+MAX_TEMPERATURE = 2.0
+"""Of vLLM's `SamplingParams`: it refuses each request above."""
 ALL_LAYERS = 10_000
 """Stands for all layers of a model of unknown shape: larger than any model's number of layers."""
 MaxRank = Literal[8, 16, 32, 64, 128, 256, 320, 512]
+
+
+@dataclass(frozen=True)
+class Goals:
+    """Latency goals of served requests."""
+
+    ttft_s: float
+    """Seconds from a request to its first token."""
+    tpot_s: float
+    """Mean seconds from one further token to the next."""
 
 
 class Serving(BaseModel):
@@ -43,6 +56,22 @@ class Serving(BaseModel):
     thoughts: tuple[Annotated[str, Field(min_length=1)], Annotated[str, Field(min_length=1)]] | None = None
     """Markers around the model's reasoning, as `["<think>", "</think>"]`; answers then return it separately. None: it is part of the
     answer."""
+    ttft_ms: float | None = Field(default=None, gt=0)
+    """Goal for the time to first token, in milliseconds; with `tpot_ms`. Rollouts are held back as far as it demands. None: no goals."""
+    tpot_ms: float | None = Field(default=None, gt=0)
+    """Goal for the mean time per further token, in milliseconds; with `ttft_ms`."""
+    training_share: float = Field(default=0.1, ge=0, le=1)
+    """Minimum fraction of rollouts' steps that they get although goals are missed for it."""
+
+    @model_validator(mode="after")
+    def _has_both_goals(self) -> "Serving":
+        if (self.ttft_ms is None) != (self.tpot_ms is None):
+            raise ValueError("give ttft_ms and tpot_ms both, or neither")
+        return self
+
+    @property
+    def goals(self) -> Goals | None:
+        return Goals(self.ttft_ms / 1e3, self.tpot_ms / 1e3) if self.ttft_ms is not None and self.tpot_ms is not None else None
 
 
 class Pool(BaseModel):
@@ -110,6 +139,11 @@ class Pool(BaseModel):
     """
     defaults: dict[str, JsonValue] = {}
     """Defaults of the pool's tasks: keys and tables of a task file. They override the profile's."""
+
+    @property
+    def stays_awake(self) -> bool:
+        """Whether its samplers have their accelerators to themselves, and stay awake without work."""
+        return self.serving is not None and bool(self.samplers_on) and not self.serve_parked
 
     @property
     def samplers_on(self) -> tuple[str, ...]:
@@ -212,6 +246,10 @@ def objections(spec: TaskSpec, pools: Pools) -> list[str]:
             f"limits: a trajectory may take {spec.trajectory_tokens} tokens (max_prompt_tokens + max_turns × max_tokens"
             f" + replies), but pool '{spec.pool}' has a context of {pool.context_tokens}: lower one of them"
         )
+    temperatures = {f"evaluation '{one.name}': temperature": one.temperature for one in spec.evaluation.protocols}
+    for field, temperature in ({"sampling.temperature": spec.sampling.temperature} | temperatures).items():
+        if temperature > MAX_TEMPERATURE:
+            found.append(f"{field}: {temperature:g} is above what engines take: {MAX_TEMPERATURE:g}")
     return found
 
 

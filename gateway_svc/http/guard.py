@@ -55,7 +55,7 @@ class Guard:
             return await self._app(scope, receive, send)
         request_id, headers = secrets.token_hex(12), Headers(scope=scope)
         scope.setdefault("state", {})["request_id"] = request_id
-        body = _Body(receive, headers, self._limit(scope["path"]), self._gateway.settings.timeout_s)
+        body = _Body(receive, headers, self._limit(scope["path"]), self._gateway.settings.timeout_s, scope["state"])
         sent = _Sent(send, body, scope["state"])
         drain, is_health = self._gateway.drain, scope["path"] in HEALTH
         with structlog.contextvars.bound_contextvars(request=request_id), nullcontext() if is_health else drain.request():
@@ -165,11 +165,13 @@ class _Sent:
 class _Body:
     """The body of a request, limited in size and time."""
 
-    def __init__(self, receive: Receive, headers: Headers, limit: int, timeout_s: float) -> None:
+    def __init__(self, receive: Receive, headers: Headers, limit: int, timeout_s: float, state: dict[str, Any]) -> None:
+        """`state`: as in `_Sent`. Its `read_s` becomes the time, by `time.monotonic()`, at which the body was complete."""
         self._receive: Callable[[], Awaitable[Message]] = receive
         self._headers = headers
         self._limit = limit
         self._timeout_s = timeout_s
+        self._state = state
         self._began = time.monotonic()
         self.size = 0
         self._is_read = False
@@ -211,6 +213,7 @@ class _Body:
             raise Problem(408, "Request timeout", "the body came too slowly", "too_slow", headers=headers) from None
         self.size += len(message.get("body", b""))
         self._is_read = not message.get("more_body", False)
+        self._state["read_s"] = time.monotonic()
         if self.size > self._limit:
             raise self._too_large()
         return message

@@ -99,6 +99,7 @@ class Sampling:
             target = replace(target, weight=terms.weight)
         held: list[ServingEnded] = []
         key, booked_later = caller.key or None, held if is_whole else None
+        target = replace(target, asked_s=gateway.bus.clock.now_s() - (time.monotonic() - request.state.read_s))
         deltas = sampled(gateway.sampler, choices, target, request=request.state.request_id, key=key, held=booked_later)
         request.state.place.leave()  # from here on it only waits for samplers
         bounded = gateway.limiter.bounded(deltas, choices, caller, target.tenant, lambda found: note_standings(request, found))

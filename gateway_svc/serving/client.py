@@ -7,6 +7,7 @@ are missing, or the replica falls silent, the next attempt includes the tokens s
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import structlog
@@ -14,8 +15,10 @@ import structlog
 from common import streams
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import MarlaasError, Reject, StreamFull, Unavailable
-from common.messages import CancelServing, Failure, Served, ServedAttempt, ServedDelta, ServeRequest, ServingEnded
+from common.goals import GoalTally
+from common.messages import CancelServing, Failure, PoolOffer, Served, ServedAttempt, ServedDelta, ServeRequest, ServingEnded
 from common.periodic import run_forever
+from gateway_svc.serving.places import PoolPlaces, WouldWait
 from gateway_svc.serving.pools import Restarts
 from gateway_svc.serving.progress import Buffer, Given, Progress
 from gateway_svc.serving.reports import Reports, report_of
@@ -79,16 +82,38 @@ class Serving:
         self.reports = Reports(bus)
         self.texts = Texts(bus, gateway)
         self.restarts = Restarts(bus)
+        self.tally = GoalTally()
+        self._places: dict[str, PoolPlaces] = {}
+        """Pool with latency goals → its requests in flight."""
 
     @property
     def requests(self) -> int:
         return len(self._streams)
+
+    @asynccontextmanager
+    async def entered(self, request: ServeRequest, offer: PoolOffer | None) -> AsyncGenerator[Callable[[], None]]:
+        """Count the request inside the block as one of its pool, if `offer` has latency goals. Call the yielded function at a first token.
+
+        Raises: WouldWait, before the block, if its first token is expected after the goal.
+        """
+        if offer is None or offer.ttft_ms is None:
+            yield lambda: None
+            return
+        now_s = self._bus.clock.now_s()
+        left_s = (request.asked_s or now_s) + offer.ttft_ms / 1000 - now_s
+        try:
+            with self._places.setdefault(request.pool, PoolPlaces()).entered(request, self.restarts.places(offer), left_s) as begin:
+                yield begin
+        except WouldWait:
+            self.tally.count(request.pool, "refused")
+            raise
 
     async def run(self) -> None:
         """Receive deltas and send reports until cancelled."""
         async with asyncio.TaskGroup() as runners:
             runners.create_task(self.reports.run())
             runners.create_task(self.restarts.run())
+            runners.create_task(self.tally.run())
             runners.create_task(run_forever(self._listen, RECONNECT_S, "replies_unheard"))
             runners.create_task(self._look_often())
 

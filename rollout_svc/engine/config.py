@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from common.errors import Fatal
-from common.pools import MaxRank, Pool, precision_on
+from common.pools import Goals, MaxRank, Pool, precision_on
 from common.spec import LORA_TARGETS
 
 CPU_BLOCK_TOKENS = 16
@@ -19,10 +20,14 @@ GPU_STEP_TOKENS = 8192
 """Maximum tokens of one engine step on a GPU: the default of vLLM's own server there. An engine built as here would have 2048."""
 ROLLOUT_ADAPTERS = "marlaas_rollout_adapters"
 """Key in vLLM's `additional_config`: maximum adapters that rollouts may have in one batch."""
+GOALS = "marlaas_goals"
+"""Key in vLLM's `additional_config`: what its scheduler needs to know of latency goals; and in `extra_args` of requests that have them."""
 URGENT_PRIORITY = -1_000_000
 """vLLM priority (lower runs first) from which a request may preempt rollouts."""
 CHECK_PRIORITY = 2 * URGENT_PRIORITY
 """Priority of checks, which run while all other requests are frozen."""
+GOAL_CHUNK_TOKENS = 512
+"""Maximum tokens of a prompt in one step on a GPU, if there are latency goals: a longer step would be a gap in all streams."""
 SLEEPING_WORKER = "rollout_svc.engine.cpu.worker.SleepingCpuWorker"
 EXTENSION = "rollout_svc.engine.footprint.Extension"
 HELD_PER_SLOT = 4
@@ -58,6 +63,12 @@ class EngineSettings:
     """Number of `sequences` reserved for serving; 0: the pool does not serve."""
     serving_adapters: int = 0
     """Number of `adapters` reserved for serving."""
+    goals: Goals | None = None
+    """Latency goals of served requests."""
+    training_share: float = 0.0
+    """Minimum fraction of rollouts' steps that they get beside requests with goals."""
+    figures: Path = Path()
+    """File for counts of the engine's process (`coserving/figures.py`), which it creates if there are goals."""
     sleeps: bool = False
     """Whether the engine can release its device memory and take it back."""
     locks: tuple[int, ...] = ()
@@ -76,6 +87,8 @@ class EngineSettings:
             adapters_held=(pool.adapters + adapters) * HELD_PER_SLOT,
             serving_sequences=sequences,
             serving_adapters=adapters,
+            goals=pool.serving.goals if pool.serving else None,
+            training_share=pool.serving.training_share if pool.serving else 0.0,
             max_rank=pool.max_rank,
             kv_cache_gib=pool.kv_cache_gib,
             gpu_memory_share=pool.gpu_memory_share,
@@ -141,8 +154,14 @@ def engine_arguments(settings: EngineSettings, *, cpu: bool) -> Any:
             "max_num_batched_tokens": max(GPU_STEP_TOKENS, settings.sequences),
         }
     if settings.serving_sequences:
-        of_device["scheduler_cls"] = "rollout_svc.engine.scheduler.ServingScheduler"
         additional[ROLLOUT_ADAPTERS] = settings.adapters - settings.serving_adapters
+    if settings.goals is not None:
+        rollouts = settings.sequences - settings.serving_sequences
+        additional[GOALS] = {"rollouts": rollouts, "training_share": settings.training_share, "figures": str(settings.figures)}
+        if not cpu:
+            of_device["long_prefill_token_threshold"] = GOAL_CHUNK_TOKENS
+    if scheduler := _scheduler(settings):
+        of_device["scheduler_cls"] = f"rollout_svc.coserving.{scheduler}"
     if settings.sleeps:
         of_device |= _sleeping_arguments(settings, cpu=cpu)
     return AsyncEngineArgs(
@@ -170,16 +189,22 @@ def engine_arguments(settings: EngineSettings, *, cpu: bool) -> Any:
 
 
 def _sleeping_arguments(settings: EngineSettings, *, cpu: bool) -> dict[str, Any]:
-    scheduler = "SleepingServingScheduler" if settings.serving_sequences else "SleepingScheduler"
-    chosen: dict[str, Any] = {"scheduler_cls": f"rollout_svc.engine.scheduler.{scheduler}"}
     if not cpu:
-        return chosen | {"enable_sleep_mode": True, "sleep_mode_offload_cudagraph": True}
+        return {"enable_sleep_mode": True, "sleep_mode_offload_cudagraph": True}
     if (precision := precision_on(settings.precision, cpu=True)) != "float32":
         raise Fatal(
             f"a pool on a shared CPU must compute in float32, but precision = '{precision}': vLLM keeps copies of other weights in its "
             "kernels, which no sleep frees; set precision = 'float32', or give the pool cores of its own"
         )
-    return chosen | {"worker_cls": SLEEPING_WORKER}
+    return {"worker_cls": SLEEPING_WORKER}
+
+
+def _scheduler(settings: EngineSettings) -> str:
+    """Module and class of the scheduler in `coserving/`; empty: vLLM's own."""
+    kind = "Coserving" if settings.goals is not None else "Serving" if settings.serving_sequences else ""
+    if settings.sleeps:
+        return f"checks.Sleeping{kind}Scheduler"
+    return {"Coserving": "scheduler.CoservingScheduler", "Serving": "preemption.ServingScheduler", "": ""}[kind]
 
 
 def require_head(settings: EngineSettings, found: str) -> None:

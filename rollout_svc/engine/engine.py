@@ -12,7 +12,7 @@ Supports vLLM 0.32 alone (`start.VLLM`). No vLLM type leaves this package.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from common.errors import Fatal, HandedBack, Reject
 from common.pools import precision_on
 from rollout_svc.engine.config import CHECK_PRIORITY, EXACT, ROUGH, URGENT_PRIORITY, EngineSettings
 from rollout_svc.engine.process import EngineProcess, one_line
+from rollout_svc.engine.profile import require_goals
 from rollout_svc.engine.work import Gate, Sampled, SampleRequest, WorkMeter, invariance_requests, require_embedded, warm_up_request
 
 log = structlog.get_logger()
@@ -55,11 +56,15 @@ class Engine:
     async def warm_up(self) -> None:
         """Sample once, so that the first request does not pay one-time costs; check invariance if the engine is set up for it.
 
-        Raises: Fatal if sampling fails, or if log-probabilities are not invariant although the pool demands it.
+        Raises: Fatal if sampling fails, if log-probabilities are not invariant although the pool demands it, or if the idle engine misses
+        the pool's latency goals.
         """
         await self.sample(warm_up_request(0, 2, self._check_priority))
-        if not self.settings.wants_invariance(cpu=self.is_cpu):
-            return
+        if self.settings.wants_invariance(cpu=self.is_cpu):
+            await self._check_invariance()
+        await require_goals(self.sample, self.settings, self._check_priority)
+
+    async def _check_invariance(self) -> None:
         async with self._random_adapters() as adapters:
             requests = invariance_requests(self.settings.context_tokens, self._check_priority, adapters)
             alone = [await self.sample(request) for request in requests]
@@ -149,10 +154,11 @@ class Engine:
         if request_ids and self.process.llm is not None:
             await self.process.llm.abort(list(request_ids))
 
-    async def hand_back(self) -> None:
-        """Abort all requests inside the engine: each raises HandedBack in its caller. Requests at the gate stay."""
-        await self.abort(self.work.hand_back())
-        await self.work.idle.wait()
+    async def hand_back(self, request_ids: Collection[str] | None = None) -> None:
+        """Abort these requests, or all inside the engine: each raises HandedBack in its caller. Requests at the gate stay."""
+        await self.abort(self.work.hand_back(request_ids))
+        if request_ids is None:
+            await self.work.idle.wait()
 
     async def generate(
         self, request_id: str, ids: Sequence[int], params: Any, adapter: str | None, priority: int, apart: str = "", task: str = ""

@@ -2,13 +2,23 @@
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from common.errors import Fatal
 from common.pools import precision_on
-from rollout_svc.engine.config import URGENT_PRIORITY
+from rollout_svc.engine.config import GOALS, URGENT_PRIORITY
 from rollout_svc.engine.engine import Engine
+
+
+@dataclass(frozen=True)
+class RequestGoals:
+    """Latency goals of one request."""
+
+    first_due_s: float
+    """Time by which its first token is due, on `time.monotonic()` of this host."""
+    tpot_s: float
+    """Mean seconds from one further token to the next."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,8 @@ class StreamRequest:
     """Tenant whose prefix cache is used: a shared cache would reveal other tenants' prompts. Empty: the shared cache."""
     task: str = ""
     """Task that its tokens are counted for; empty: none."""
+    goals: RequestGoals | None = None
+    """None: the request is urgent, but holds no rollout back."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +116,7 @@ def _params(request: StreamRequest) -> Any:
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
         skip_clone=True,
+        extra_args={GOALS: asdict(request.goals)} if request.goals is not None else None,
     )
 
 

@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, repeat
 from typing import Literal
@@ -195,11 +195,12 @@ class WorkMeter:
             self._busy_s += self.clock_s - self._busy_since_s
             self.idle.set()
 
-    def hand_back(self) -> list[str]:
-        """Mark all requests inside the engine as handed back; return their ids."""
-        for entry in self._inside.values():
+    def hand_back(self, request_ids: Collection[str] | None = None) -> list[str]:
+        """Mark these requests, or all inside the engine, as handed back; return the ids of those inside."""
+        chosen = [entry for entry in self._inside.values() if request_ids is None or entry.request_id in request_ids]
+        for entry in chosen:
             entry.is_handed_back = True
-        return [entry.request_id for entry in self._inside.values()]
+        return [entry.request_id for entry in chosen]
 
     def stop(self) -> None:
         """Stop the clock: the engine is parked."""

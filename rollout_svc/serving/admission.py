@@ -16,10 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from common.fairness.fair_queue import Claimant
-from common.fairness.fair_slots import FairSlots
-
-KEPT_SHARE = 8
-"""One in KEPT_SHARE sequence slots is kept for tenants that hold fewer than that number."""
+from common.fairness.fair_slots import KEPT_SHARE, FairSlots
 
 
 @dataclass

@@ -12,9 +12,11 @@ from prometheus_client import Counter as Metric
 from common.errors import Reject
 from common.fairness.fair_queue import Claimant
 from common.messages import AdapterRef, ServedDelta, ServedSampling, ServeRequest
+from common.pools import Goals
 from rollout_svc.adapters import Adapters
-from rollout_svc.engine.stream import StreamPart, StreamRequest
+from rollout_svc.engine.stream import RequestGoals, StreamPart, StreamRequest
 from rollout_svc.serving.admission import Admission
+from rollout_svc.serving.goals import Watch
 from rollout_svc.serving.prompts import Prompt, Refused, prompt_of
 from rollout_svc.serving.replies import Address, delta_of
 from rollout_svc.serving.reply import Parts, Reply, schemas_of
@@ -40,12 +42,20 @@ class ServingContext:
     thoughts: tuple[str, str] | None
     engine: str
     """Name of the engine, part of fingerprints."""
+    goals: Goals | None = None
+    """The pool's latency goals."""
 
 
 async def answer(
-    context: ServingContext, request: ServeRequest, address: Address, send: Callable[[ServedDelta], None], enters: Callable[[], None]
+    context: ServingContext,
+    request: ServeRequest,
+    address: Address,
+    send: Callable[[ServedDelta], None],
+    enters: Callable[[], None],
+    watch: Watch,
 ) -> None:
     """Sample until the reply ends; `send` gets every delta, the last one with `finish`. `enters` is called at entry to the engine.
+    `watch`: has the attempt's deadlines.
 
     Cancelling it aborts the request in the engine.
     Raises: Refused; HandedBack if the engine is closed; Fatal if it is dead; Unavailable if the blob store is unavailable.
@@ -60,9 +70,10 @@ async def answer(
         return
     name = request.adapter.engine_name if request.adapter else None
     async with context.admission.place(Claimant(request.tenant, request.key or NO_KEY, request.weight), name) as place:
+        watch.is_cold = request.adapter is not None and not context.adapters.is_loaded(request.adapter)
         try:
             async with context.adapters.using(request.adapter, serving=True) as adapter:
-                wanted = _stream_request(request, address, prompt, before, context.chat.stop_ids, adapter)
+                wanted = _stream_request(request, address, prompt, before, context.chat.stop_ids, adapter, watch.goals)
                 place.tokens = len(prompt.ids)
                 enters()
                 async with aclosing(_deltas(context.sample(wanted), reply, address, prompt, fingerprint)) as deltas:
@@ -110,7 +121,13 @@ def _reply(context: ServingContext, request: ServeRequest, prompt: Prompt) -> Re
 
 
 def _stream_request(
-    request: ServeRequest, address: Address, prompt: Prompt, before: list[int], stop_ids: tuple[int, ...], adapter: str | None
+    request: ServeRequest,
+    address: Address,
+    prompt: Prompt,
+    before: list[int],
+    stop_ids: tuple[int, ...],
+    adapter: str | None,
+    goals: RequestGoals | None,
 ) -> StreamRequest:
     sampling = request.sampling
     return StreamRequest(
@@ -131,6 +148,7 @@ def _stream_request(
         repetition_penalty=sampling.repetition_penalty,
         logit_bias=bias_after(sampling, before),
         top_logprobs=sampling.top_logprobs,
+        goals=goals,
     )
 
 

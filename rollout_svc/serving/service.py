@@ -5,6 +5,7 @@ attempts are ignored; a newer attempt replaces the running one.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 
@@ -15,9 +16,11 @@ from prometheus_client import Gauge
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.errors import Fatal, HandedBack, Reject, Unavailable
+from common.goals import GoalTally
 from common.messages import CancelServing, Failure, ReplicaReport, ServedDelta, ServeRequest, TextsRequest, TokenTexts
 from common.periodic import run_forever
 from common.streams import KIND_HEADER
+from rollout_svc.serving.goals import Watch, goals_of
 from rollout_svc.serving.prompts import Refused
 from rollout_svc.serving.replies import Address, Replies
 from rollout_svc.serving.request import ServingContext, answer
@@ -44,9 +47,12 @@ class Serving:
         self._replies = replies
         self.slots = slots
         self._now_s = now_s
+        self.tally = GoalTally()
         self._running: dict[Address, asyncio.Task[None]] = {}
         self._entered: set[Address] = set()
         """Attempts of `_running` that have entered the engine."""
+        self._first_due: set[Address] = set()
+        """Those of them without a token."""
 
     @property
     def requests(self) -> int:
@@ -62,6 +68,7 @@ class Serving:
         try:
             async with asyncio.TaskGroup() as self._runners:
                 self._runners.create_task(self._replies.run())
+                self._runners.create_task(self.tally.run())
                 hearing, looking = partial(self._follow_cancellations, bus, replica), partial(self._end_with_gateways, bus)
                 self._runners.create_task(run_forever(hearing, LISTEN_AGAIN_S, "cancellations_unheard"))
                 self._runners.create_task(run_forever(looking, GATEWAYS_S, "gateways_unknown"))
@@ -105,11 +112,17 @@ class Serving:
 
     async def _answer(self, request: ServeRequest, address: Address) -> None:
         left_s = request.first_token_by_s - self._now_s()
-        deadline = asyncio.timeout(max(0.0, left_s))
+        deadline, watch = asyncio.timeout(max(0.0, left_s)), self._watch(request)
+
+        def enters() -> None:
+            self._entered.add(address)
+            self._note_first(address, is_due=True)
 
         def send(delta: ServedDelta) -> None:
             deadline.reschedule(None)
             self._replies.add(address, delta)
+            self._note_first(address, is_due=False)
+            watch.sent(len(delta.ids) // 4, time.monotonic())
 
         try:
             with structlog.contextvars.bound_contextvars(request=address.request, attempt=address.attempt, tenant=request.tenant):
@@ -117,8 +130,10 @@ class Serving:
                     async with deadline:
                         if left_s <= 0:
                             raise TimeoutError
-                        await answer(self._context, request, address, send, lambda: self._entered.add(address))
+                        await answer(self._context, request, address, send, enters, watch)
+                    self._judge(request, watch, has_ended=True)
                 except TimeoutError:
+                    self._judge(request, watch)
                     self._fail(address, "overdue", "no replica had a place for it in time")
                 except Refused as error:
                     self._fail(address, error.failure, str(error))
@@ -127,6 +142,8 @@ class Serving:
                 except asyncio.CancelledError:
                     if address in self._running:  # this replica is stopping; the request was not cancelled
                         self._fail(address, "engine_lost", "the replica ends")
+                    else:
+                        self._judge(request, watch)
                     raise
                 except Fatal as error:
                     self._fail(address, "engine_lost", str(error))
@@ -137,6 +154,23 @@ class Serving:
         finally:
             self._close(address)
 
+    def _watch(self, request: ServeRequest) -> Watch:
+        goals = self._context.goals
+        due = goals_of(request, goals, self._now_s(), time.monotonic()) if goals is not None else None
+        return Watch(due, resumes=bool(request.sampled))
+
+    def _judge(self, request: ServeRequest, watch: Watch, *, has_ended: bool = False) -> None:
+        if (outcome := watch.outcome(time.monotonic(), has_ended=has_ended)) is not None:
+            self.tally.count(request.pool, outcome)
+
+    def _note_first(self, address: Address, *, is_due: bool) -> None:
+        """Under latency goals, hold loads of adapters back while a first token is due."""
+        self._first_due = self._first_due | {address} if is_due else self._first_due - {address}
+        if self._first_due and self._context.goals is not None:
+            self._context.adapters.calm.clear()
+        else:
+            self._context.adapters.calm.set()
+
     def _fail(self, address: Address, failure: Failure, reason: str) -> None:
         log.info("request_not_served", request=address.request, failure=failure)
         self._replies.add(address, ServedDelta(request=address.request, attempt=address.attempt, number=0, failure=failure, reason=reason))
@@ -144,6 +178,7 @@ class Serving:
     def _close(self, address: Address) -> None:
         if self._running.pop(address, None) is not None:
             self._entered.discard(address)
+            self._note_first(address, is_due=False)
             self._replies.close(address)
             self.slots.release()
             SERVING.dec()

@@ -18,11 +18,14 @@ class Deployed:
     places: Mapping[Key, Place] = field(default_factory=dict[Key, Place])
     deepest: Mapping[str, Tier] = field(default_factory=dict[str, Tier])
     """Deepest tier in which an executor of the pool may be parked, by pool."""
+    kept_awake: frozenset[Key] = frozenset()
+    """Samplers alone on their accelerator that are served: awake from their start, also without tasks."""
 
     @classmethod
     def of(cls, accelerators: Mapping[str, Accelerator], pools: Pools) -> "Deployed":
         found = {(place.accelerator, place.executor): place for place in places(pools) if place.accelerator in accelerators}
-        return cls(accelerators, found, {name: pool.deepest_tier for name, pool in pools.items()})
+        kept_awake = frozenset(key for key, place in found.items() if place.service == "rollout" and pools[place.pool].stays_awake)
+        return cls(accelerators, found, {name: pool.deepest_tier for name, pool in pools.items()}, kept_awake)
 
     @property
     def pools(self) -> set[str]:

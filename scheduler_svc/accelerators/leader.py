@@ -178,7 +178,10 @@ class Leader:
             if report is not None and key in self._deployed.places:
                 claims = self._rows.claims(name, row.pool, trains=row.service == "trainer")
                 since_s, ordered = self._reports.state_since_s(key), self._acts.ordered_epoch(row, report)
-                live[row.executor] = ExecutorSnapshot(row, report, self._deployed.deepest[row.pool], claims, since_s, ordered)
+                is_kept_awake = key in self._deployed.kept_awake
+                live[row.executor] = ExecutorSnapshot(
+                    row, report, self._deployed.deepest[row.pool], claims, since_s, ordered, is_kept_awake
+                )
         return AcceleratorSnapshot(
             now_s,
             standing,
@@ -186,7 +189,7 @@ class Leader:
             {row.executor for row in standing.executors if self._reports.is_gone((name, row.executor), now_s)},
             self._rows.moves[name],
             rules_of(self._deployed.accelerators[name], list(live.values())),
-            holder is not None and self._rows.has_running_tasks(holder.pool),
+            holder is not None and ((name, holder.executor) in self._deployed.kept_awake or self._rows.has_running_tasks(holder.pool)),
         )
 
     async def _forget_old(self) -> None:

@@ -52,6 +52,8 @@ class ExecutorSnapshot:
     """Time since which its reports show its present state."""
     ordered_epoch: int | None = None
     """Epoch that it reported when it was ordered to park without a slice; None if no such order is pending."""
+    is_kept_awake: bool = False
+    """Whether it gets a slice without work."""
 
     @property
     def function(self) -> Function:
@@ -93,7 +95,7 @@ def demand(one: ExecutorSnapshot, now_s: float, *, is_holder: bool) -> Demand:
     is_ordered = not is_holder and row.held is Hold.WAKE and may_work(row, now_s)
     if not is_holder and not may_work(row, now_s):
         ready_since_s = None
-    elif is_ordered and ready_since_s is None:
+    elif (is_ordered or (one.is_kept_awake and not is_holder)) and ready_since_s is None:
         ready_since_s = now_s
     return Demand(
         row.executor,
@@ -142,7 +144,7 @@ class AcceleratorSnapshot:
     moves: Moves
     rules: Rules
     has_tasks: bool
-    """Whether the holder's pool has running tasks."""
+    """Whether the holder's pool has running tasks, or the holder is kept awake without any."""
 
     @property
     def holder(self) -> ExecutorSnapshot | None:

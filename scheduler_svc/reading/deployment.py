@@ -18,6 +18,7 @@ from common.messages import (
     TroubleOf,
     from_json,
 )
+from common.messages.status import ERROR
 from scheduler_svc.accelerators import asked as accelerators
 from scheduler_svc.base.tables import replicas
 from scheduler_svc.tenancy.question import Question, page
@@ -64,6 +65,8 @@ async def answer_pools(question: Question, _: AskDeployment) -> PoolsAnswer:
             sequences=pool.sequences,
             profile=pool.profile,
             serves=pool.serving is not None,
+            serving_sequences=pool.serving.sequences if pool.serving else 0,
+            ttft_ms=pool.serving.ttft_ms if pool.serving else None,
             **(vars(states[name]) if name in states else {}),
         )
         for name, pool in sorted(question.sources.pools.items())
@@ -101,7 +104,7 @@ def _replicas_of(reports: Sequence[ReplicaReport], *, is_named: bool) -> Replica
         replicas=len(reports),
         sequences=sum(report.sequences for report in reports),
         kv_tokens=sum(report.kv_tokens for report in reports),
-        busy={load: sum(report.busy.get(load, 0.0) for report in reports) for load in loads},
+        busy={load: (max if load.endswith(ERROR) else sum)(report.busy.get(load, 0.0) for report in reports) for load in loads},
         names=sorted(report.replica for report in reports) if is_named else [],
     )
 

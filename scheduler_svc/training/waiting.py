@@ -11,6 +11,7 @@ from common import streams
 from common.bus import FullStream
 from common.limits import Limit
 from common.messages import ReplicaReport, TroubleOf
+from common.messages.status import WITHHELD
 from scheduler_svc.accelerators.asked import accelerator_waits
 from scheduler_svc.base.sql import in_state
 from scheduler_svc.base.states import LIVE, GroupState, StepState, TaskState
@@ -215,7 +216,8 @@ def _places(tenant: str, task: str, in_flight: Mapping[str, InFlight], pool: str
 
 
 def _replicas(found: Found, reports: Sequence[ReplicaReport]) -> Replicas:
-    samplers = [report for report in reports if report.service == "rollout" and report.pool == found.task.pool]
+    of_pool = [report for report in reports if report.service == "rollout" and report.pool == found.task.pool]
+    samplers = [report for report in of_pool if report.sequences]  # not those that only serve
     serving = [report for report in reports if report.service == "env" and _serves(found, report)]
     trainers = [report for report in reports if report.service == "trainer" and report.pool == found.task.pool]
     return Replicas(
@@ -224,6 +226,7 @@ def _replicas(found: Found, reports: Sequence[ReplicaReport]) -> Replicas:
         trainers=len(trainers),
         sequences=sum(report.sequences for report in samplers),
         sampled=sum(report.busy.get("sequences", report.sequences) for report in samplers),
+        withheld=sum(report.busy.get(WITHHELD, 0.0) for report in samplers),
     )
 
 

@@ -4,7 +4,8 @@ Tenants learn from `why` that a service of their pool is failing.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 
 import structlog
 from sqlalchemy import Float, delete, func, select, text
@@ -16,6 +17,7 @@ from common.bus import Bus
 from common.homes import AWAKE, BEGUN
 from common.messages import ProcessLife, ReplicaReport, TroubleOf, as_json, trouble_of
 from common.messages.lives import FAULTY_AFTER, LIVES, REMEMBERED_S, life_key
+from common.messages.status import WITHHELD
 from common.periodic import run_forever
 from common.streams import EVERY_TENANT, HISTORY_BUCKET, REPLICA_TTL_S, REPLICAS_BUCKET
 from scheduler_svc.base.database import Database
@@ -62,11 +64,11 @@ class Samplers:
     """Sequences that the samplers awake at their last report decode concurrently."""
     sampled: float = 0.0
     """Sequences that the awake samplers are decoding."""
+    withheld: float = 0.0
+    """Further sequences that these decode concurrently without served requests."""
 
     def __add__(self, other: "Samplers") -> "Samplers":
-        return Samplers(
-            self.sequences + other.sequences, self.kv_tokens + other.kv_tokens, self.awake + other.awake, self.sampled + other.sampled
-        )
+        return Samplers(*map(add, astuple(self), astuple(other)))
 
     def times(self, factor: float) -> Capacity:
         """Capacity for work in flight: `factor` times what these samplers decode concurrently."""
@@ -124,7 +126,7 @@ class ReplicaRegistry:
         """Load and capacity of live rollout replicas, by pool."""
         found: dict[str, Samplers] = {}
         for report in self._reports:
-            if report.service == "rollout" and report.pool:
+            if report.service == "rollout" and report.pool and report.sequences:  # not one that only serves
                 found[report.pool] = found.get(report.pool, Samplers()) + _samplers(report)
         return found
 
@@ -134,7 +136,7 @@ def _samplers(report: ReplicaReport) -> Samplers:
     if not report.busy.get(AWAKE, BEGUN not in report.busy):
         return Samplers(report.sequences, report.kv_tokens)
     sampled = report.busy.get("sequences", report.sequences)  # a replica that does not report this counts as full
-    return Samplers(report.sequences, report.kv_tokens, report.sequences, sampled)
+    return Samplers(report.sequences, report.kv_tokens, report.sequences, sampled, report.busy.get(WITHHELD, 0.0))
 
 
 KEPT_S = 86_400.0

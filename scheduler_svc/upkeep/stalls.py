@@ -9,13 +9,15 @@ file; that message is purged. The trainer handles a resent step like any other; 
 compare-and-set on the version decides which counts.
 
 Groups that time out repeatedly fail their task, because its environment hangs. Groups that timed out while NATS or PostgreSQL was
-unavailable, replicas started or stopped, or a clock jumped are voided and refilled, but do not count as failures.
+unavailable, replicas started or stopped, a clock jumped, or samplers of their pool withheld sequences for served requests are voided and
+refilled, but do not count as failures.
 """
 
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import replace
+from math import inf
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -138,6 +140,8 @@ class StabilityMonitor:
         self._since = time.monotonic()
         self._noted: float | None = None
         """Value of `_since` for which `_parked_s`, the pools' total parked seconds at that time, was recorded."""
+        self._withheld: dict[str, float] = {}
+        """Monotonic time at which a pool's samplers last withheld sequences, by pool."""
         self._parked_s: dict[str, float] = {}
 
     def stable_for_s(self) -> float:
@@ -151,13 +155,17 @@ class StabilityMonitor:
         self._alive, self._ahead_s = alive, ahead_s
         return time.monotonic() - self._since
 
-    def stable_in(self, times: PoolTimes) -> StableFor:
-        """Check for a disturbance; returns a function: pool name → seconds since the last disturbance, on the pool's clock."""
-        stable_for_s = self.stable_for_s()
+    def stable_in(self, times: PoolTimes, withheld: Collection[str]) -> StableFor:
+        """Check for a disturbance; returns a function: pool name → seconds since the last disturbance, on the pool's clock.
+
+        `withheld`: pools whose samplers withhold sequences now.
+        """
+        stable_for_s, now_s = self.stable_for_s(), time.monotonic()
+        self._withheld |= dict.fromkeys(withheld, now_s)
         if self._noted != self._since:
             self._noted, self._parked_s = self._since, {pool: times.parked_s(pool) for pool in times.clocks}
         parked_s = {pool: times.parked_s(pool) - self._parked_s.get(pool, 0.0) for pool in times.clocks}
-        return lambda pool: stable_for_s - max(0.0, parked_s.get(pool, 0.0))
+        return lambda pool: min(stable_for_s, now_s - self._withheld.get(pool, -inf)) - max(0.0, parked_s.get(pool, 0.0))
 
     def reset(self) -> None:
         self._since = time.monotonic()

@@ -11,5 +11,7 @@ simulator of shared accelerators                  test_plex.py
 kills and cuts on a shared accelerator            test_plex_faults.py
 figures of real runs on a shared accelerator      test_plex_real.py
 benchmark of tiers, and hidden memory             test_tiers.py
+sums of `bench.coserving`                         test_coserving.py
+its days, real and simulated                      test_coserving_http.py, test_coserving_simulator.py
 the trainer's benchmarks measure the real step    test_trainer.py
 """

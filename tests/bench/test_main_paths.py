@@ -10,18 +10,19 @@ import pytest
 from tests.support.paths import ROOT
 
 CI: dict[str, str] = {
+    "coserving": "full --small",
     "engine": "--requests 4 --tokens 4 --prompt 8 --adapters 1",
     "plex": "cells,histories --small",
     "shared_steps": "--tasks 1,2 --repeats 1 --groups 1 --size 2",
     "stack": "--steps 1",
 }
 """Options by program; runs are divided by bars. A start of a stack takes twenty seconds of processor time, so these are one program of each
-kind: a sampler alone, a trainer, a stack, and simulated accelerators."""
+kind: a sampler alone and one that serves, a trainer, a stack, and simulated accelerators."""
 ACCEPTANCE: dict[str, str] = {
     "agentic": "--tasks 2 --policies asynchronous --runs 1 --steps 1 --groups 1 --size 2",
     "curve": "--tasks 2 --steps 1 --groups 1 --size 2 --max-tokens 4",
     "fairness": "--tasks 2 --warm 1 --seconds 2 --jobs 20",
-    "gpu": "memory-8b --small",
+    "gpu": "memory-8b coserving --small",
     "head": "--device cpu --prompts 2 --tokens 4",
     "hostile": "--bodies 10 --seconds 3",
     "invariance": "--steps 2 --conditions killed,served",
@@ -34,8 +35,8 @@ ACCEPTANCE: dict[str, str] = {
     "soak": "--minutes 0.2",
     "trl": "--sides ours --workloads single --tasks 1 --steps 1 --runs 1",
 }
-"""The others. Left out are the parts of `serving` that measure for long (`latency`, `contended`), and of `gpu` those that are programs of
-these lists."""
+"""The others. Left out are the parts of `serving` that measure for long (`latency`, `contended`), `weights` and `http` of `coserving`,
+and of `gpu` those that are programs of these lists."""
 TESTED_ELSEWHERE = {
     "canary",
     "grading",

@@ -61,6 +61,15 @@ def test_bfloat16_is_for_trainers_and_gpus(tmp_path: Path, text: str) -> None:
         (CPU + '[p]\nMODEL\non = "a"\n[p.serving]\n', "say serve_parked = true, or remove [p.serving]"),
         (CPU + '[p]\nMODEL\non = "a"\nprecision = "bfloat16"\n', "but its sampler is on accelerator.a, a shared CPU: vLLM keeps copies"),
         (CPU + "[p]\nMODEL\nserve_parked = true\n", "p: serve_parked is for a pool with [p.serving]"),
+        (
+            CPU + '[p]\nMODEL\non = "a"\nserve_parked = true\n[p.serving]\nttft_ms = 100\ntpot_ms = 10\n',
+            "p: a parked sampler misses every latency goal; give it an accelerator of its own, without serve_parked, or remove ttft_ms",
+        ),
+        (
+            CPU + '[p]\nMODEL\non = "a"\n[p.serving]\nttft_ms = 100\ntpot_ms = 10\n',
+            "p: a parked sampler misses every latency goal; give it an accelerator of its own, without serve_parked, or remove ttft_ms",
+        ),
+        (CPU + '[p]\nMODEL\non = "a"\n[p.serving]\nttft_ms = 100\n', "p.serving: give ttft_ms and tpot_ms both, or neither"),
         (CPU + '[p]\nMODEL\nparked = "host"\n', "p: parked is for a pool on a shared accelerator"),
         (CPU + '[p]\nMODEL\non = "a"\nparked = "off"\n', "p.parked: must be"),
         ('[accelerator.a]\ndevice = "cpu"\nmemory_gib = 2\n', "accelerator.a: on a CPU the cores are the accelerator"),
@@ -94,6 +103,17 @@ def test_wrong_combinations_stop_the_process_with_one_line(tmp_path: Path, text:
         read(tmp_path, text)
     assert complaint in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_sampler_alone_on_its_accelerators_is_served_without_slices(tmp_path: Path) -> None:
+    two = CPU + '[accelerator.b]\ndevice = "cuda:0"\n'
+    alone = '[p]\nMODEL\ngenerate_on = ["a", "b"]\n[p.serving]\n'
+    assert read(tmp_path, two + alone)[1] == [("rollout-p", "a"), ("rollout-p", "b")]
+    assert read_pools(tmp_path / "pools.toml")["p"].stays_awake
+    with pytest.raises(Fatal, match=r"p: its sampler shares accelerator\.b, .* say serve_parked = true, or remove"):
+        read(tmp_path, two + alone + '[q]\nMODEL\ntrain_on = ["b"]\n')
+    read(tmp_path, two + alone.replace("MODEL", "MODEL\nserve_parked = true"))
+    assert not read_pools(tmp_path / "pools.toml")["p"].stays_awake
 
 
 def test_deepest_tier_of_a_pool(tmp_path: Path) -> None:

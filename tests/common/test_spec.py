@@ -133,6 +133,15 @@ def test_pool_that_cannot_take_a_task_says_why(tmp_path: Path) -> None:
     assert objections(parse_spec(raw(pool="big")), pools) == ["pool: no pool 'big' here; offered: tiny"]
 
 
+def test_temperature_that_engines_refuse_is_refused_at_submission(tmp_path: Path) -> None:
+    pools = read_pools(pools_file(tmp_path, '[tiny]\nmodel = "model"\n'))
+    assert objections(parse_spec(raw(sampling={"temperature": 2.0}, evaluation={"temperature": 2.0})), pools) == []
+    assert objections(parse_spec(raw(sampling={"temperature": 3.0}, evaluation={"temperature": 2.5})), pools) == [
+        "sampling.temperature: 3 is above what engines take: 2",
+        "evaluation 'main': temperature: 2.5 is above what engines take: 2",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

@@ -26,6 +26,7 @@ Folders:
   kernels on CPUs                                     cpu/
   parking and waking                                  parking/
   served requests                                     serving/
+  served requests with latency goals beside rollouts  coserving/
 
 Helpers: engines.py (engines and their adapters), oracle.py (transformers with PEFT), stage.py (a replica at work), templates.py.
 """

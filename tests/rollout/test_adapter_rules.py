@@ -1,6 +1,7 @@
 """Loading and eviction of adapter versions, beside an engine that only keeps book and can be stopped anywhere."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 from common.errors import Reject, Unavailable
 from common.messages import AdapterRef, BlobRef
 from rollout_svc.adapter_files import AdapterFiles
-from rollout_svc.adapters import Adapters
+from rollout_svc.adapters import CALM_WITHIN_S, Adapters
 from rollout_svc.engine.config import EXACT, ROUGH, EngineSettings, Tolerance
 from rollout_svc.engine.engine import Engine
 from rollout_svc.engine.process import EngineProcess
@@ -51,6 +52,21 @@ async def test_version_that_comes_into_use_while_another_goes_stays(book: Book, 
         assert name in book.held
         book.used.remove(name)
     await eventually(lambda: book.held == {version(5).engine_name, version(6).engine_name})
+
+
+async def test_load_waits_until_no_first_token_is_due_a_second_at_most(book: Book, adapters: Adapters) -> None:
+    adapters.calm.clear()
+    began_s = time.monotonic()
+    async with adapters.using(version(1)):
+        assert time.monotonic() - began_s >= CALM_WITHIN_S
+    loading = asyncio.create_task(adapters.load_ahead(version(2)))
+    await eventually(lambda: version(2).blob.name in book.asked)
+    async with adapters.using(version(1)):  # a loaded version is used without waiting
+        assert not loading.done()
+        assert book.held == {version(1).engine_name}
+    adapters.calm.set()
+    await loading
+    assert time.monotonic() - began_s < 30
 
 
 async def test_old_version_stays_while_dialogues_come_back_to_it(book: Book, tmp_path: Path) -> None:

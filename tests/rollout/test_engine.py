@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.errors import Fatal, Reject
+from common.errors import Fatal, HandedBack, Reject
 from rollout_svc.accelerators.sizes import Capacity
 from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.engine import Engine
@@ -62,6 +62,16 @@ async def test_token_that_ends_a_turn_is_sampled_with_its_logprob(engine: Engine
     for answer in ended:
         assert answer.ids[-1] == END and END not in answer.ids[:-1]
         np.testing.assert_allclose(answer.logprobs, expected(oracle, PROMPT, answer, None), atol=1e-4)
+
+
+async def test_some_requests_are_handed_back_and_the_others_continue(engine: Engine) -> None:
+    requests = [sample_request(seed=seed, max_tokens=200, stop_ids=[]) for seed in range(2)]
+    alone = await engine.sample(replace(requests[1], request_id="alone"))
+    inside = [asyncio.create_task(engine.sample(request)) for request in requests]
+    await eventually(lambda: engine.process.progress().get(requests[0].request_id, 0) > 0)
+    await engine.hand_back([requests[0].request_id])
+    returned, sampled = await asyncio.gather(*inside, return_exceptions=True)
+    assert isinstance(returned, HandedBack) and sampled == alone
 
 
 @pytest.mark.parametrize("token", [576, 10**6, -1])

@@ -58,6 +58,25 @@ async def test_unknown_pool_names_those_that_there_are(bus: Bus, nats_url: str, 
     assert "Traceback" not in output
 
 
+@pytest.mark.parametrize(
+    ("takes", "serving", "accelerator", "reason"),
+    [
+        ("serving", "", "", "MARLAAS_ROLLOUT_TAKES is 'serving', but pool 'tiny' is not served; add [tiny.serving] to "),
+        ("serving", "[tiny.serving]\n", "core", "MARLAAS_ROLLOUT_TAKES is 'serving', but slices of a shared accelerator follow rollouts"),
+        ("chats", "", "", "MARLAAS_ROLLOUT_TAKES: "),
+    ],
+)
+async def test_replica_that_cannot_take_only_its_work_says_so_in_a_line(
+    bus: Bus, nats_url: str, tmp_path: Path, takes: str, serving: str, accelerator: str, reason: str
+) -> None:
+    pools = tmp_path / "pools.toml"
+    pools.write_text(f'[tiny]\nmodel = "{POOL.model}"\n{serving}')
+    settings = {"MARLAAS_ROLLOUT_POOL": "tiny", "MARLAAS_POOLS_FILE": str(pools), "MARLAAS_ROLLOUT_TAKES": takes}
+    settings["MARLAAS_ROLLOUT_ACCELERATOR"] = accelerator
+    status, output = await ended(nats_url, tmp_path, **settings)
+    assert status and reason in output and "Traceback" not in output
+
+
 class Dependent(Engine):
     """An engine whose log-probabilities depend on the number of requests in flight, by these factors."""
 

@@ -8,8 +8,9 @@ from sqlalchemy import text
 from common.bus import Bus
 from common.errors import Unavailable
 from common.messages import PoolClock
+from common.messages.status import WITHHELD
 from scheduler_svc.base.database import Database
-from scheduler_svc.training.decisions.pool_load import PoolTimes
+from scheduler_svc.training.decisions.pool_load import OversubscriptionController, PoolLoad, PoolTimes
 from scheduler_svc.training.queries import deadlines
 from scheduler_svc.upkeep.stalls import JUMP_S, StabilityMonitor
 from tests.scheduler.wire import database_behind_wire
@@ -126,6 +127,40 @@ async def test_groups_that_time_out_without_disturbances_fail_their_task(bus: Bu
         assert "was not finished before limits.episode_timeout_s" in str((await world.event("a", "failed"))["reason"])
 
 
+async def test_late_groups_of_a_pool_that_withholds_sequences_are_no_failures(bus: Bus, database_url: str) -> None:
+    stages = Stages(withheld=lambda group, member: group.group < 12)
+    async with running_world(bus, database_url, stages) as world:
+        world.rollout = world.rollout.model_copy(update={"busy": {WITHHELD: 8.0}})
+        await world.make_room(64)
+        await eventually(lambda: [one.withheld for one in world.scheduler._replicas.samplers.values()] == [8.0])
+        await world.run("a", spec(limits={"episode_timeout_s": 2}))
+        [(count,)] = await world.rows("SELECT count(*) FROM groups WHERE void_reason = 'deadline'")
+        assert count >= 12
+
+
+class Watched(OversubscriptionController):
+    """Keeps what it has observed."""
+
+    def __init__(self) -> None:
+        super().__init__(1.5, 8.0)
+        self.seen: list[PoolLoad | None] = []
+
+    def observe(self, pool: str, seen: PoolLoad | None, now_s: float) -> None:
+        self.seen.append(seen)
+        super().observe(pool, seen, now_s)
+
+
+async def test_oversubscription_observes_nothing_while_a_pool_withholds_sequences(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages()) as world:
+        watched = world.scheduler._oversubscription = Watched()
+        for withheld, is_observed in ((8.0, False), (0.9, True), (1.0, False)):
+            world.rollout = world.rollout.model_copy(update={"busy": {WITHHELD: withheld}})
+            await eventually(lambda withheld=withheld: [one.withheld for one in world.scheduler._replicas.samplers.values()] == [withheld])
+            watched.seen.clear()
+            await world.scheduler.tick()
+            assert watched.seen and all((seen is not None) == is_observed for seen in watched.seen)
+
+
 async def test_clock_jump_or_new_replica_resets_the_stability_monitor(bus: Bus) -> None:
     alive = {"rollout-1"}
     monitor = StabilityMonitor(bus, lambda: frozenset(alive))
@@ -143,15 +178,25 @@ async def test_clock_jump_or_new_replica_resets_the_stability_monitor(bus: Bus) 
 async def test_stability_is_in_the_time_of_each_pool(bus: Bus) -> None:
     monitor = StabilityMonitor(bus, lambda: frozenset({"rollout-1"}))
     before = PoolTimes(1000.0, {"parked": PoolClock(parked_s=500.0)})
-    assert monitor.stable_in(before)("parked") < 100
+    assert monitor.stable_in(before, set())("parked") < 100
     monitor._since, monitor._noted = monitor._since - 100, monitor._since - 100
     later = PoolTimes(1100.0, {"parked": PoolClock(parked_s=500.0, parked_since_s=1040.0)})
-    stable_for_s = monitor.stable_in(later)
+    stable_for_s = monitor.stable_in(later, set())
     assert stable_for_s("parked") == pytest.approx(stable_for_s("other") - 60)
     assert stable_for_s("other") >= 100
     monitor.reset()
-    stable_for_s = monitor.stable_in(later)
+    stable_for_s = monitor.stable_in(later, set())
     assert stable_for_s("parked") == stable_for_s("other") < 100
+
+
+async def test_only_the_pool_that_withholds_is_disturbed_and_for_as_long_as_it_was(bus: Bus) -> None:
+    monitor, times = StabilityMonitor(bus, lambda: frozenset({"rollout-1"})), PoolTimes(1000.0)
+    monitor._since -= 100
+    stable_for_s = monitor.stable_in(times, {"chats"})
+    assert stable_for_s("chats") == 0.0 and stable_for_s("other") >= 100
+    monitor._withheld["chats"] -= 50
+    stable_for_s = monitor.stable_in(times, set())
+    assert stable_for_s("chats") == pytest.approx(50, abs=1) and stable_for_s("other") >= 100
 
 
 async def test_unresponsive_postgres_is_reported_as_unavailable(database_url: str) -> None:

@@ -16,6 +16,7 @@ from common.messages.tenancy.access import Key
 from gateway_svc.openai.errors import RETRY_LATER, failed_sampling
 from gateway_svc.problems import Problem
 from gateway_svc.serving.client import Serving
+from gateway_svc.serving.places import WouldWait
 from gateway_svc.serving.pools import Offers
 from gateway_svc.serving.stream_quota import TooManyStreams
 
@@ -61,6 +62,8 @@ class Target:
     """The version's adapter; None: the base model."""
     weight: float = 1.0
     """The tenant's weight among waiting requests."""
+    asked_s: float = 0.0
+    """As in `ServeRequest`."""
 
 
 def serve_request(choice: Choice, target: Target, *, request: str, gateway: str, key: Key | None, first_token_by_s: float) -> ServeRequest:
@@ -83,6 +86,7 @@ def serve_request(choice: Choice, target: Target, *, request: str, gateway: str,
         template=prompt.template,
         sampling=choice.sampling,
         first_token_by_s=first_token_by_s,
+        asked_s=target.asked_s,
     )
 
 
@@ -179,6 +183,12 @@ def restarting(pool: str, expected_s: float) -> Problem:
     )
 
 
+def would_wait(pool: str, error: WouldWait) -> Problem:
+    """Problem for a request whose first token would come after the pool's goal."""
+    headers = RETRY_LATER if math.isinf(error.late_s) else {"Retry-After": str(math.ceil(error.late_s))}
+    return Problem(503, "Unavailable", f"pool '{pool}' is at its capacity: {error}; retry later", "over_capacity", headers=headers)
+
+
 class Replicas:
     """Samples each choice on any replica of the pool."""
 
@@ -192,22 +202,27 @@ class Replicas:
     async def sample(
         self, choice: Choice, target: Target, *, request: str, key: Key | None, held: list[ServingEnded] | None = None
     ) -> AsyncGenerator[ServedDelta]:
-        """As `Sampler.sample`. Raises: Problem if the pool has no serving, if its sampler restarts, or if the quota of streams is used up;
-        other errors as `Serving.deltas`."""
-        self._offers.check(target.pool)
+        """As `Sampler.sample`. Raises: Problem if the pool has no serving, if its sampler restarts, if the first token would come after the
+        pool's goal, or if the quota of streams is used up; other errors as `Serving.deltas`."""
+        offer = self._offers.check(target.pool)
         if (expected_s := self._serving.restarts.expected_s(target.pool)) is not None and expected_s > self._first_token_s:
             raise restarting(target.pool, expected_s)
         begin_by_s = self._now_s() + self._first_token_s
         message = serve_request(choice, target, request=request, gateway=self._serving.gateway, key=key, first_token_by_s=begin_by_s)
         try:
-            async with aclosing(self._serving.deltas(message, None if held is None else held.append)) as deltas:
+            report = None if held is None else held.append
+            async with self._serving.entered(message, offer) as begin, aclosing(self._serving.deltas(message, report)) as deltas:
                 has_begun = False
                 async for delta in deltas:
                     expected_s = self._serving.restarts.expected_s(target.pool) if delta.failure in NOT_SAMPLED else None
                     if expected_s is not None and not has_begun:
                         raise restarting(target.pool, expected_s)
                     has_begun = True
+                    if delta.failure is None:
+                        begin()
                     yield delta
+        except WouldWait as error:
+            raise would_wait(target.pool, error) from None
         except TooManyStreams as error:
             raise Problem(503, "Unavailable", str(error), "too_many_streams", headers=RETRY_LATER) from None
 

@@ -102,7 +102,8 @@ class OversubscriptionController:
     def observe(self, pool: str, seen: PoolLoad | None, now_s: float) -> None:
         """Adjust the pool's factor. Called periodically while the pool is not parked.
 
-        `seen`: load since the last call; None if no sampler has reported since it woke. `now_s`: time on the pool's clock.
+        `seen`: load since the last call; None if no sampler has reported since it woke, or serving withholds sequences: the samplers then
+        seem full or empty for reasons that more or less work in flight does not change. `now_s`: time on the pool's clock.
         """
         state = self._pools.setdefault(pool, _Pool(self._minimum, now_s))
         passed_s, state.now_s = max(0.0, now_s - state.now_s), now_s

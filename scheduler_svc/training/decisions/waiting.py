@@ -58,6 +58,8 @@ class Replicas:
     """Sequences that the samplers decode concurrently."""
     sampled: float = 0.0
     """Sequences that the samplers are decoding."""
+    withheld: float = 0.0
+    """Sequences that the samplers withhold for served requests."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,7 @@ def cause_of(task: WaitingTask, replicas: Replicas, places: Places, limits: Limi
     if not replicas.samplers:
         return Cause(Kind.NO_REPLICA, 0, f"0 rollout replicas serve pool '{task.pool}'; 1 is needed")
     if task.allowance > 0:
-        cause = _not_admitted(task, places, limits)
+        cause = _not_admitted(task, replicas, places, limits)
         is_full = cause is not None and cause.kind in (Kind.SHARE, Kind.CAPACITY)  # a parked pool: with its next slice's first work
         wait = task.sampler_waits
         return _for_an_accelerator(task.pool, wait) if is_full and wait is not None and wait.has_work else cause
@@ -213,7 +215,14 @@ def _in_flight(task: WaitingTask, replicas: Replicas) -> Cause:
         oldest = f"its oldest group has taken {task.oldest_s:.0f} of {task.timeout_s:.0f} s while the samplers have room"
         return Cause(Kind.ENVIRONMENT, round(task.oldest_s), f"{oldest}: environment '{task.environment}' is slow")
     missing = max(1, task.groups_per_step - task.ready_groups)
-    return Cause(Kind.PACE, missing, f"its next step needs {missing} more of its own groups; {task.open_groups} are in flight")
+    groups = f"its next step needs {missing} more of its own groups; {task.open_groups} are in flight"
+    return Cause(Kind.PACE, missing, f"{groups}{_beside_serving(replicas)}")
+
+
+def _beside_serving(replicas: Replicas) -> str:
+    """End of a sentence about samplers that withhold sequences for served requests; else empty."""
+    withheld = round(replicas.withheld)
+    return f"; served requests withhold {withheld} further sequences" if withheld else ""
 
 
 def _with_the_trainers(task: WaitingTask, queue: TrainerQueue, replicas: Replicas) -> Cause:
@@ -255,7 +264,7 @@ def _quota(task: WaitingTask, places: Places, limits: Limits) -> Cause | None:
     return Cause(Kind.QUOTA, value, sentence(name, value, round(used), limits.tenant, needed=round(needed)))
 
 
-def _not_admitted(task: WaitingTask, places: Places, limits: Limits) -> Cause | None:
+def _not_admitted(task: WaitingTask, replicas: Replicas, places: Places, limits: Limits) -> Cause | None:
     needed = task.group.sequences
     for name, value, used in limits.used:
         if used >= value:
@@ -269,7 +278,7 @@ def _not_admitted(task: WaitingTask, places: Places, limits: Limits) -> Cause | 
     what = f"{capacity.sequences:.0f} sequences" if by_sequences else f"{capacity.kv_tokens:.0f} tokens of KV cache"
     in_flight = total.sequences if by_sequences else round(total.tokens)
     missing = needed if by_sequences else round(task.group.tokens)
-    full = f"pool '{task.pool}' takes {what}, {in_flight} are in flight and its next group needs {missing}"
+    full = f"pool '{task.pool}' takes {what}, {in_flight} are in flight and its next group needs {missing}{_beside_serving(replicas)}"
     if places.own == total.sequences:
         return Cause(Kind.CAPACITY, round(capacity.sequences if by_sequences else capacity.kv_tokens), f"{full}; all are its own")
     held = (

@@ -8,7 +8,7 @@ from common.errors import HandedBack
 from common.messages import SubmitTask
 from tests.support.buses import HASTY
 from tests.support.consuming import JOBS, as_handler, drained, job
-from tests.support.waiting import at_work, eventually_equals
+from tests.support.waiting import at_work, eventually, eventually_equals
 
 
 async def waits(bus: Bus) -> tuple[int, int]:
@@ -61,3 +61,28 @@ async def test_slots_that_open_at_once_request_messages_all_the_same(bus: Bus, n
         async with asyncio.timeout(60):  # less than what a request waits for
             await taken.wait()
         await drained(reader)
+
+
+async def test_fewer_units_withdraw_requests_and_more_repeat_them(bus: Bus) -> None:
+    slots, may_end, began = Slots(8), asyncio.Event(), list[str]()
+
+    async def handler(delivery: Delivery) -> None:
+        began.append(delivery.read(SubmitTask).task)
+        await may_end.wait()
+
+    async with at_work(bus.consume(JOBS, as_handler(handler), slots)):
+        for task in ("a", "b"):
+            await bus.publish(job(task))
+        await eventually_equals(lambda: waits(bus), (0, 2))
+        slots.resize(1)
+        assert (slots.free, slots.used, slots.load) == (0, 2, 2.0)
+        for _ in range(3):  # each answer comes after all that was sent before
+            assert await waits(bus) == (0, 2)
+        await bus.publish(job("c"))
+        await eventually_equals(lambda: waits(bus), (1, 2))
+        slots.resize(3)
+        await eventually(lambda: began == ["a", "b", "c"])
+        assert (slots.free, slots.load) == (0, 1.0)
+        may_end.set()
+        await drained(bus)
+    assert (slots.free, slots.load) == (3, 0.0)

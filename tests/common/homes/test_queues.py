@@ -105,19 +105,23 @@ async def _counts(bus: Bus) -> tuple[int, int]:
     return found.pending, found.unacknowledged
 
 
-async def test_idle_executor_helps_once_a_message_has_waited_longer_than_a_move_takes(bus: Bus) -> None:
+async def test_executor_with_room_helps_once_a_message_has_waited_longer_than_a_move_takes(bus: Bus) -> None:
     await other(bus)
     reader = Reader(bus, move_s=0.5)
     async with reader.at_work():
         reader.may_end.clear()
-        await send(bus, "one@a", "own")
-        await eventually(lambda: reader.began == ["one@a.own.0-0"])
+        own = [f"one@a.own-{number}.0-0" for number in range(4)]
+        for number in range(4):
+            await send(bus, "one@a", f"own-{number}")
+        await eventually(lambda: sorted(reader.began) == own)
         sent_s = bus.clock.now_s()
         await send(bus, "one@b", "others")
-        await eventually(lambda: bus.clock.now_s() > sent_s + 1.0)
-        assert reader.began == ["one@a.own.0-0"], "it is busy"
+        await eventually(lambda: bus.clock.now_s() > sent_s + 1.5)
+        assert sorted(reader.began) == own, "it is full"
+        reader.slots.release(2)
+        await eventually(lambda: reader.began[4:] == ["one@b.others.0-0"])
+        reader.slots.take(2)
         reader.may_end.set()
-        await eventually(lambda: reader.ended[1:] == ["one@b.others.0-0"])
         assert reader.queues.taken_over == []
 
 
@@ -167,20 +171,20 @@ async def test_messages_that_an_awake_executor_holds_do_not_call_for_help(bus: B
         await eventually_equals(lambda: _counts(bus), (0, 0))
 
 
-async def test_executor_helps_with_one_message_at_a_time(bus: Bus) -> None:
+async def test_executor_helps_until_it_is_full(bus: Bus) -> None:
     await other(bus)
     reader = Reader(bus, move_s=0.2)
     reader.may_end.clear()
     await bus.declarations.declare_consumer(OTHERS)
-    for task in ("s", "t"):
+    for task in "qrstuv":
         await send(bus, "one@b", task)
     async with reader.at_work():
-        await eventually(lambda: reader.began)
+        await eventually(lambda: len(reader.began) == 4)
         began_s = bus.clock.now_s()
         await eventually(lambda: bus.clock.now_s() > began_s + 1.0)
-        assert len(reader.began) == 1 and await _counts(bus) == (1, 1)
+        assert len(reader.began) == 4 and await _counts(bus) == (2, 4)
         reader.may_end.set()
-        await eventually(lambda: len(reader.ended) == 2)
+        await eventually(lambda: len(reader.ended) == 6)
 
 
 async def test_messages_taken_as_help_are_reported_until_they_end(bus: Bus) -> None:

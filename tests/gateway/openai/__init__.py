@@ -6,6 +6,7 @@ fields: honoured, harmless or refused             test_parsing.py
 types of answers, strictly                        test_strict_types.py
 failures, and clients that leave                  test_failures.py
 replicas through NATS                             test_replicas.py
+refusals beyond latency goals                     test_goals.py
 fine-tuning jobs                                  test_fine_tuning.py
 files, and jobs on them                           test_files.py
 a job on a file, with a real environment replica  test_file_job.py

@@ -10,6 +10,7 @@ from common import streams
 from common.accelerators import ExecutorState, Tier
 from common.bus import Bus, Outgoing
 from common.messages import Lease, LeaseOrder
+from common.pools.pool import Serving
 from scheduler_svc.base.database import SLICES_LOCK
 from scheduler_svc.migrate import end_sharing
 from tests.support.scheduler.executors import ACCELERATOR, POOLS, SLICES, a_scheduler, clean, clock_of, running_world
@@ -59,6 +60,15 @@ async def test_slices_follow_each_other_and_are_booked_to_the_millisecond(bus: B
             ("rollout-two", "none", "device"),
         ]
         await clean(world)
+
+
+async def test_served_sampler_alone_on_its_accelerator_is_awake_without_tasks(bus: Bus, database_url: str) -> None:
+    pools = {"one": POOLS["one"].model_copy(update={"on": None, "generate_on": ("a",), "serving": Serving()})}
+    async with running_world(bus, database_url, pools=pools) as world:
+        await eventually(lambda: world.device.awake == ["rollout-one"])
+        await world.rows_become("SELECT executor, reason, ended, awake_at IS NOT NULL FROM slices", [("rollout-one", "first", None, True)])
+        await asyncio.sleep(2.5)  # the leader has read all rows twice and found no task
+        assert await world.rows(SLICES) == [("rollout-one", "first", None)]
 
 
 async def test_trainer_is_ordered_to_park_while_its_step_runs_once_another_is_overdue(bus: Bus, database_url: str) -> None:

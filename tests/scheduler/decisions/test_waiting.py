@@ -180,6 +180,16 @@ def test_a_share_is_told_in_numbers_only() -> None:
     )
 
 
+def test_sequences_withheld_for_served_requests_are_named() -> None:
+    for task, places in ((MAY_OPEN, FULL), (replace(TASK, groups_per_step=64), ROOM)):
+        cause, beside = (cause_of(task, replace(ALL, withheld=withheld), places, NONE) for withheld in (0.4, 24.0))
+        assert cause is not None and beside is not None and "served" not in cause.sentence
+        assert "; served requests withhold 24 further sequences" in beside.sentence and (beside.kind, beside.number) == (
+            cause.kind,
+            cause.number,
+        )
+
+
 def test_the_trainers_queue_says_how_long_it_takes() -> None:
     cause = cause_of(replace(TASK, queue=TrainerQueue(5, 3.0)), replace(ALL, trainers=2), ROOM, NONE)
     assert cause is not None

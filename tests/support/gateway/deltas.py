@@ -79,7 +79,7 @@ class Source:
     begun: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def sample(
-        self, choice: Choice, target: Target, *, request: str, key: Key | None, held: list[ServingEnded] | None = None
+        self, choice: Choice, target: Target, *, request: str, key: Key | None, held: list[ServingEnded] | None = None, asked_s: float = 0.0
     ) -> AsyncGenerator[ServedDelta]:
         self.choices.append((request, choice, target))
         self.open.add(request)

@@ -1,1 +1,5 @@
-"""The sampler: requests.py, to its engine; replicas.py, which serve without one; books.py, an engine that only notes its adapters."""
+"""The sampler.
+
+requests.py (to its engine), replicas.py (without one), books.py (an engine that only notes its adapters), model_free.py (vLLM's scheduler
+alone).
+"""

@@ -11,6 +11,7 @@ import numpy as np
 from common.bus import Bus, Slots
 from common.errors import Reject, Unavailable
 from common.messages import AdapterRef, Message, ReplicaReport, ServedDelta, ServedMessage, ServedSampling, ServeRequest
+from common.pools import Goals
 from common.runtime.service import report_replica
 from gateway_svc.serving.client import Serving as Client
 from rollout_svc.engine.stream import StreamPart, StreamRequest
@@ -71,6 +72,10 @@ class Adapters:
 
     def __init__(self) -> None:
         self.loaded: set[str] = set()
+        self.calm = asyncio.Event()
+        self.calm.set()
+        self.load_s = 0.0
+        """How long the first use of a version takes."""
 
     @asynccontextmanager
     async def using(self, ref: AdapterRef | None, *, serving: bool = False) -> AsyncGenerator[str | None]:
@@ -79,10 +84,13 @@ class Adapters:
             raise Reject("engine and trainer disagree about version 13")
         if ref is not None and ref.version == 14:
             raise Unavailable("the blob store is away")
+        if ref is not None and not self.is_loaded(ref):
+            await asyncio.sleep(self.load_s)
+            self.loaded.add(ref.engine_name)
         yield ref.engine_name if ref else None
 
     def is_loaded(self, ref: AdapterRef) -> bool:
-        return ref.version < 13
+        return ref.version < 13 and (not self.load_s or ref.engine_name in self.loaded)
 
 
 class Wire:
@@ -102,13 +110,23 @@ class Wire:
 
 
 class Replica:
-    def __init__(self, bus: Bus, name: str, sequences: int = 4, adapters: int = 2, means: ServingContext | None = None) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        name: str,
+        sequences: int = 4,
+        adapters: int = 2,
+        means: ServingContext | None = None,
+        goals: Goals | None = None,
+    ) -> None:
         """`means`: of a real engine, in place of the source."""
         self.name, self.bus = name, bus
         self.source, self.wire, self.slots = Source(), Wire(bus), Slots(4 * sequences)
-        stand_in: Any = Adapters()
-        means = means or ServingContext(CHAT, stand_in, self.source.sample, Admission(sequences, adapters), CONTEXT, None, "source")
+        self.adapters = Adapters()
+        stand_in: Any = self.adapters
+        means = means or ServingContext(CHAT, stand_in, self.source.sample, Admission(sequences, adapters), CONTEXT, None, "source", goals)
         self.serving = Serving(means, Replies(name, self.wire.tell), self.slots, bus.clock.now_s)
+        self.tally = self.serving.tally
         self.work: asyncio.Task[None] | None = None
 
     def start(self) -> None:

@@ -1,0 +1,143 @@
+"""What runs in the next engine step: served requests, and as many rollouts as leave them their latency goals.
+
+Dual slack (ROSE, arXiv 2605.06534): until its first token a request has the time to its deadline; afterwards each token that came early
+saves time for later steps. A step may take the least of these, divided by the margin of the step time model.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp
+
+from rollout_svc.coserving.step_time import StepTime
+
+AIMED = 0.9
+"""Fraction of each goal planned for; the rest is for a token's way to its client."""
+PROMPTS_PLANNED = 8
+"""Maximum prompts of rollouts that enter in one step beside requests with goals."""
+PROMPTS_SEEN = 32
+"""Maximum waiting rollouts among which they are sought, and that enter in one step without requests with goals."""
+LEFT = 0.5
+"""Fraction of its time to the first token that rollouts' prompts leave a request that comes during their step."""
+LONGEST_GAP = 4.0
+"""Maximum time between two tokens of a request, as a multiple of its goal for the mean, however much time it has saved."""
+CATCH_UP = 1.01
+"""Time that a request behind its goal leaves for a step, as a multiple of the step without rollouts: none of them fits."""
+SHARE_S = 10.0
+SHARE_STEPS = 64
+"""Rollouts' steps that count as given before the first one, so that a burst after a pause is not interrupted at once."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A served request after its first token. Times in seconds."""
+
+    first_s: float
+    last_s: float
+    """Times of its first and its latest token."""
+    tokens: int
+    """Tokens that it has or that steps under way compute."""
+    left: int
+    """Maximum tokens that follow; at least 1."""
+    tpot_s: float
+
+
+def next_due_s(stream: Stream, begins_s: float, step_s: float, decode_s: float) -> float:
+    """Time by which its next token is due.
+
+    A request that is late, but can be back at its goal by its last token, takes all it can get: its token is due as soon as a step can end.
+    `begins_s`: when the step begins. `step_s`: duration of the step without rollouts, `decode_s`: of later ones.
+    """
+    due_s = min(stream.first_s + stream.tokens * stream.tpot_s, stream.last_s + LONGEST_GAP * stream.tpot_s)
+    last_due_s = stream.first_s + (stream.tokens + stream.left - 1) * stream.tpot_s
+    soonest_s = begins_s + step_s
+    if due_s >= soonest_s or soonest_s + (stream.left - 1) * decode_s > last_due_s:
+        return due_s
+    return begins_s + CATCH_UP * step_s
+
+
+def prompts_at_once(slack_s: float, decodes: int, prompts: Sequence[int], times: StepTime) -> int:
+    """Number of served prompts to compute in one step: at least one, and no further one that exceeds the streams' slack.
+
+    To compute them one after the other delays the later ones little, and all at once would be one gap for every stream.
+    `prompts`: tokens of each, first due first.
+    """
+    tokens = 0
+    for count, prompt in enumerate(prompts):
+        tokens += prompt
+        if count and times.expected_s(decodes, tokens) * times.margin > slack_s:
+            return count
+    return len(prompts)
+
+
+class Share:
+    """Fraction of rollouts' steps that they got in about the last `SHARE_S` seconds."""
+
+    def __init__(self) -> None:
+        self._ran = self._wanted = float(SHARE_STEPS)
+        self._at_s = 0.0
+
+    def add(self, ran: int, wanted: int, now_s: float) -> None:
+        """Count a step. `wanted`: rollouts that could run in it, `ran`: that did."""
+        kept = exp(min(0.0, self._at_s - now_s) / SHARE_S)
+        self._ran = SHARE_STEPS + (self._ran - SHARE_STEPS) * kept + ran
+        self._wanted = SHARE_STEPS + (self._wanted - SHARE_STEPS) * kept + wanted
+        self._at_s = now_s
+
+    @property
+    def value(self) -> float:
+        return self._ran / self._wanted
+
+
+@dataclass(frozen=True)
+class Certain:
+    """What served requests compute in the step."""
+
+    dues_s: Sequence[float]
+    """Times by which the step must have ended, one for each request with goals."""
+    decodes: int
+    prefill_tokens: int
+    under_way_s: float
+    """Seconds until steps under way will have ended."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What rollouts would compute in the step."""
+
+    running: int
+    """Rollouts that would decode one token each, oldest first."""
+    prompts: Sequence[int]
+    """Tokens of each waiting prompt that no cache has, in order."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    running: int
+    """Rollouts that decode: the oldest."""
+    prompts: int
+    """Prompts that are computed: the first. 0 while a rollout is held."""
+
+
+def decide(now_s: float, certain: Certain, wanted: Wanted, times: StepTime, *, owed: bool) -> Plan:
+    """Choose the most rollouts, then the most of their prompts, that keep all served requests within their goals.
+
+    A request that would be late even without rollouts holds none back. `owed`: training has less than its share, so that all running
+    rollouts get this step, and the first prompt.
+    """
+    begins_s = now_s + certain.under_way_s
+    alone_s = times.expected_s(certain.decodes, certain.prefill_tokens)
+    slack_s = min((due - begins_s for due in certain.dues_s if due - begins_s >= alone_s), default=float("inf"))
+
+    def fits(rollouts: int, tokens: int) -> bool:
+        return times.expected_s(certain.decodes + rollouts, certain.prefill_tokens + tokens) * times.margin <= slack_s
+
+    running = wanted.running if owed else bisect_left(range(wanted.running), True, key=lambda before: not fits(before + 1, 0))
+    if running < wanted.running:
+        return Plan(running, 0)
+    tokens = 0
+    for count, prompt in enumerate(wanted.prompts):
+        tokens += prompt
+        if not fits(running, tokens):
+            return Plan(running, max(count, int(owed)))
+    return Plan(running, len(wanted.prompts))
