@@ -1,6 +1,7 @@
 """A holder without NATS: it goes on for a while, then parks itself, by its own clock."""
 
 import asyncio
+import os
 import signal
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -34,6 +35,7 @@ def nats(tmp_path: Path) -> Iterator[tuple[str, Popen[bytes]]]:
 def silent(server: Popen[bytes]) -> Generator[None]:
     """The server answers nothing inside, and its connections stay."""
     server.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, server.pid, os.WSTOPPED)  # a thread may go on for a moment, and answer
     try:
         yield
     finally:
