@@ -1,8 +1,9 @@
 """Difference of engine and trainer under the same adapter, alone and in a batch of many: `python -m bench.canary`.
 
 Random adapters of four ranks and three sizes. The trainer computes the log-probabilities of its canary under each; the engine
-computes them under one adapter at a time, and then under all at once, where kernels for mixed adapters could confuse two. Prints
-JSON. The exit status is 1 when a difference is above the sampler's tolerance, or a canary is nearer to another adapter's than to its own.
+computes them under one adapter at a time, and then in batches of 1, 2, 4 and so on up to all, where kernels for mixed adapters could
+confuse two. Prints JSON. The exit status is 1 when a difference is above the sampler's tolerance, or a canary is nearer to another
+adapter's than to its own.
 `--pools FILE --pool NAME` takes another base model than the tiny one.
 """
 
@@ -13,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations, permutations
+from itertools import combinations, count, permutations, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,9 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 async def differences(pool: Pool, device: str, adapters: int) -> dict[str, Any]:
-    """`alone`, `together`: adapter → [largest, mean] difference per token in nats; `other`: the minima for another's canary; `alike`: pairs
-    of adapters that differ by less than the tolerance, which it cannot tell apart.
+    """`alone`, `together`: adapter → [largest, mean] difference per token in nats, `batches`: the same by size of the batch, over its
+    adapters; `other`: the minima for another's canary; `alike`: pairs of adapters that differ by less than the tolerance, which it cannot
+    tell apart.
     """
     with tempfile.TemporaryDirectory(prefix="marlaas-canary-") as name:
         folder = Path(name)
@@ -74,12 +76,12 @@ async def differences(pool: Pool, device: str, adapters: int) -> dict[str, Any]:
                 for adapter in expected:
                     await engine.load(adapter, folder / adapter)
                 alone = {adapter: await engine_logprobs(engine, ids, adapter) for adapter in expected}
-                got = await asyncio.gather(*(engine_logprobs(engine, ids, adapter) for adapter in expected))
-                together = dict(zip(expected, got, strict=True))
+                batches = {size: await together(engine, ids, list(expected)[:size]) for size in batch_sizes(adapters)}
         finally:
             with part.phase("stop"):
                 engine.process.close()
-    return {"adapters": adapters} | compared(alone, together, expected, engine.canary_tolerance)
+    found = compared(alone, batches[adapters], expected, engine.canary_tolerance)
+    return {"adapters": adapters, "head": pool.head, "batches": {size: largest(got, expected) for size, got in batches.items()}} | found
 
 
 Logprobs = Mapping[str, np.ndarray]
@@ -117,6 +119,22 @@ def trainer_logprobs(pool: Pool, device: str, adapters: int, folder: Path) -> tu
             write_adapter(folder / name, layout, vector, policy.dtype)
             expected[name] = policy.scores(packed, [Adapted(layout, vector)]).logprobs_N.float().cpu().numpy()
     return sample.ids_T.tolist(), expected
+
+
+def batch_sizes(adapters: int) -> list[int]:
+    """Powers of two below `adapters`, and `adapters`."""
+    return [*takewhile(lambda size: size < adapters, (2**power for power in count())), adapters]
+
+
+async def together(engine: Engine, ids: list[int], adapters: Sequence[str]) -> dict[str, np.ndarray]:
+    """The canary's log-probabilities under each adapter, all in one batch."""
+    got = await asyncio.gather(*(engine_logprobs(engine, ids, adapter) for adapter in adapters))
+    return dict(zip(adapters, got, strict=True))
+
+
+def largest(got: Logprobs, expected: Logprobs) -> list[float]:
+    """Over the adapters of a batch: the largest of the largest differences and of the mean ones."""
+    return [max(each) for each in zip(*(apart(one, expected[name]) for name, one in got.items()), strict=True)]
 
 
 async def engine_logprobs(engine: Engine, ids: list[int], adapter: str) -> np.ndarray:

@@ -1,14 +1,14 @@
 """What must be shown on a GPU, in parts of at most two minutes: `python -m bench.gpu [PART…]`.
 
-    canary             engine against trainer under each of many adapters, alone and in one batch (bench.canary)
+    canary[-float32]   engine against trainer under each of many adapters, alone and in batches; logits in float32 (bench.canary)
     demo               the three example tasks of three tenants, from start to stop (bench.stack)
     engine             tokens a second with 0 to 32 adapters in a batch, and adapter publish latency (bench.engine)
     curve-N[-POLICY]   1 to 32 tasks on one stack, each at its own pace, in lockstep or one after another (bench.curve)
-    learning           gain on held-out prompts, over seeds and prompts (bench.stack)
+    learning[-compose] gain on held-out prompts, over seeds and prompts, of a recipe and of examples/compose (bench.stack)
     isolation-SEED     a task alone and beside seven others (bench.isolation)
     invariance         the same in vLLM's batch-invariant mode, to the last byte (bench.invariance)
     shared-…           engine and trainer on the card at once, and in turns (bench.plex.real)
-    tiers-…, kills-…   sleep levels of a sampler and a trainer, and a kill in each (bench.plex.real.tiers)
+    tiers-…, kills-…   sleep levels of a sampler and a trainer, and two kills in each (bench.plex.real.tiers)
     memory-…           steps against their estimate, and the largest micro-batch beside an engine (bench.memory)
     coserving          served requests and rollouts under latency goals, against vLLM's order (bench.coserving arms)
     steps              optimizer steps of ready tasks computed together against one after another (bench.shared_steps)
@@ -20,7 +20,8 @@ stopped and resumed. Without git, `BENCH_COMMIT` names the commit.
 Each part is a session of its own. What exceeds its time is ended with all its processes; what it had measured is kept, with
 `complete: false`, also when SIGTERM ends this program: that part is repeated. Logs of a part, and of its stack's services, are in `--work`.
 After each part the driver must have its memory back. Parts on `{model}` and the pool `bench` have a base model of Qwen3-0.6B's
-shape with random weights, made on the spot. Without a GPU small models take their place, and the result says what that cannot show.
+shape with random weights, those on `{model_4b}` one of the 4 B shape, made on the spot. Without a GPU small models take their place, and
+the result says what that cannot show.
 """
 
 import argparse
@@ -45,7 +46,7 @@ from bench.charts.policy_tables import POLICIES
 from bench.harness import part as kept
 from bench.harness import report
 from bench.harness.measures import driver
-from bench.harness.models import QWEN3_0_6B, write_model
+from bench.harness.models import QWEN3_0_6B, SHAPES, write_model
 from bench.harness.report import ROOT
 from marlaas.stack import placement
 
@@ -78,7 +79,7 @@ CANNOT_SHOW = (
 
 @dataclass(frozen=True)
 class Part:
-    """A program, with its options on a GPU and without one. `{pools}`, `{invariant}`, `{model}` and `{work}` stand for paths."""
+    """A program, with its options on a GPU and without one. Names in braces stand for paths."""
 
     name: str
     program: str
@@ -91,6 +92,7 @@ BF16 = "--device cuda --precision bfloat16"
 ON_CPU = "--device cpu --precision float32 --model small"
 SHARED = "plex.real --runs 1 --forget --folder {work}/plex --arms"
 TIERS = "plex.real.tiers --folder {work}/plex --log {work}/tiers.log"
+KILLED = f"{TIERS} --bases small --parts="
 KILLS = ("awake", "device", "host", "disk", "none")
 EXECUTORS = ("sampler", "trainer")
 FORMS = "kept,recomputed"
@@ -99,10 +101,13 @@ CURVE = "curve --pools {pools} --policy"
 BUSY = "--steps 3 --groups 4 --size 8 --max-tokens 64 --seconds 60"
 IDLE = "--steps 2 --groups 1 --size 4 --max-tokens 8 --seconds 25"
 THROUGHPUT = "--adapters 0,1,4,16,32 --requests 256 --tokens 128 --prompt 256 --cores= --device cuda"
+LEARNING = "--seeds 0,1,2 --steps 50"
+FEW_STEPS = "--seeds 0,1 --steps 4 --groups 4"
 CYCLES = "--device cuda --cycles 20 --sequences 20 --sequences-s 30"
 FEW_CYCLES = "--cycles 4 --closings 1 --sequences 2 --kv-cache-gib 0.125"
 PARTS = (
     Part("canary", f"canary {BENCH_POOL}", "--device cuda --adapters 32", "--device cpu"),
+    Part("canary-float32", f"canary {BENCH_POOL} --head float32", "--device cuda --adapters 32", "--device cpu"),
     Part("demo", "stack", "--steps 30", "--steps 3"),
     Part("engine", f"engine {BENCH_POOL}", THROUGHPUT, "--adapters 0,1,4 --requests 32 --tokens 16 --prompt 32 --device cpu"),
     *(Part(f"curve-{tasks}", f"{CURVE} {POLICIES[0]} --tasks {tasks}", BUSY, IDLE) for tasks in (1, 2, 4, 8, 16, 32)),
@@ -111,14 +116,21 @@ PARTS = (
         for policy in POLICIES[1:]
         for tasks in (2, 4, 8, 16, 32)  # one task is the same under each
     ),
-    Part("learning", "stack --task recipe", "--seeds 0,1,2 --steps 50", "--seeds 0,1 --steps 4 --groups 4"),
+    Part("learning", "stack --task recipe", LEARNING, FEW_STEPS),
+    Part("learning-compose", "stack --task examples/compose/compose.toml", LEARNING, FEW_STEPS),
     *(Part(f"isolation-{seed}", f"isolation --seeds {seed}", "--steps 16", "--steps 2") for seed in range(3)),
     Part("invariance", "invariance --pools {invariant} --conditions 'beside 7'", "--steps 3", "--steps 1"),
     Part("shared-at-once", f"{SHARED} all-awake", "one --device cuda:0", "one-small"),
     Part("shared-in-turns", f"{SHARED} fcfs", "one --device cuda:0", "one-small"),
     *(Part(f"tiers-{executor}", f"{TIERS} --models bench={{model}} --executors {executor}", CYCLES, FEW_CYCLES) for executor in EXECUTORS),
     *(
-        Part(f"kills-{executor}-{tier}", f"{TIERS} --bases small --parts= --executors {executor} --kills {tier}", "--device cuda", "")
+        Part(f"tiers-{executor}-4b", f"{TIERS} --models large={{model_4b}} --executors {executor}", CYCLES, FEW_CYCLES)
+        for executor in EXECUTORS
+    ),
+    *(
+        Part(
+            f"kills-{executor}-{tier}", f"{TIERS} --bases small --parts= --executors {executor} --kills {tier},{tier}", "--device cuda", ""
+        )
         for executor in EXECUTORS
         for tier in KILLS
     ),
@@ -142,7 +154,7 @@ def main(given: Sequence[str] | None = None) -> None:
         if not options.again and is_there(part, machine, report.commit(), small=small):
             print(f"{part.name}: is there", flush=True)
             continue
-        paths = prepared(options.work, small=small)
+        paths = prepared(part, options.work, small=small)
         if time.monotonic() - began + options.limit + AFTER_S > options.within:
             print(f"{part.name}: not started, {options.within:.0f} s would be over", flush=True)
             break
@@ -194,17 +206,21 @@ def is_there(part: Part, machine: dict[str, Any], commit: str, *, small: bool, f
     return any((one["commit"], one["small"]) == (commit, small) and machine.items() <= one["machine"].items() for one in found)
 
 
-def prepared(work: Path, *, small: bool) -> dict[str, str]:
-    """Paths of the parts, in a folder with the random model and the pools files, which are kept: writing Qwen3-0.6B's takes seconds."""
+def prepared(part: Part, work: Path, *, small: bool) -> dict[str, str]:
+    """Paths of the part, in a folder with random models and the pools files, which are kept: writing Qwen3-0.6B's takes seconds, the 8 GB
+    of the 4 B shape, made for parts that name it, longer.
+    """
     import torch
 
-    model, pools, invariant = work / ("small" if small else "qwen3-0.6b"), work / "pools.toml", work / "invariant.toml"
-    if not (model / "chat_template.jinja").exists():  # the last file that is written
-        write_model(SMALL if small else QWEN3_0_6B, torch.float32 if small else torch.bfloat16, model)
+    model, model_4b = (work / ("small" if small else name) for name in ("qwen3-0.6b", "qwen3-4b"))
+    pools, invariant = work / "pools.toml", work / "invariant.toml"
+    for folder in {model, model_4b if "{model_4b}" in part.program else model}:
+        if not (folder / "chat_template.jinja").exists():  # the last file that is written
+            write_model(SMALL if small else SHAPES[folder.name], torch.float32 if small else torch.bfloat16, folder)
     pools.write_text(f'[bench]\nmodel = "{model}"\nmax_rank = 32\n{SMALL_POOL if small else POOL}')
     tiny = (ROOT / "pools.toml").read_text().replace("models/", f"{ROOT}/models/")
     invariant.write_text(tiny.replace("[tiny]", "[tiny]\ninvariant = true"))
-    return {"model": str(model), "pools": str(pools), "invariant": str(invariant), "work": str(work)}
+    return {"model": str(model), "model_4b": str(model_4b), "pools": str(pools), "invariant": str(invariant), "work": str(work)}
 
 
 def run(part: Part, options: argparse.Namespace, paths: dict[str, str], *, small: bool) -> dict[str, Any]:

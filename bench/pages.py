@@ -28,6 +28,7 @@ TABLES: dict[str, Table] = {
     "shared-steps-tiny": tables.shared_steps,
     "shared-steps-gpu": tables.shared_steps,
     "memory-gpu": tables.memory,
+    "gpu-curve": policy_tables.curve,
     "learning": composition_tables.learning,
     "recovery": chaos,
     "plex-cells": plex_tables.cells,
@@ -41,6 +42,8 @@ TABLES: dict[str, Table] = {
 def pages() -> dict[Path, str]:
     """Each page with the tables of its results."""
     results = {path.stem: json.loads(path.read_text()) for path in sorted(Path(RESULTS).glob("*.json"))}
+    curve = [one for name, one in results.items() if name.startswith("gpu-curve-") and not one["small"] and "tokens_per_s" in one["found"]]
+    results |= {"gpu-curve": {"parts": curve}} if curve else {}
     return {path: page(path.read_text(), results, TABLES) for path in PAGES}
 
 

@@ -91,6 +91,29 @@ def agentic(result: Result) -> str:
     return "\n".join(lines)
 
 
+def curve(result: Result) -> str:
+    """Runs of `bench.gpu curve`, a part each: by number of tasks and policy, what the device gave. Utilisation is the driver's."""
+    parts = sorted(result["parts"], key=lambda one: (POLICIES.index(one["found"]["policy"]), one["found"]["tasks"]))
+    lines = [
+        *sorted({f"{one['commit'][:7]}: {machine_line(one)}" for one in parts}),
+        "",
+        "| tasks | policy | sampled tokens a second | trained tokens a second | utilisation | steps | first step, s | step p50 / p99, s"
+        " | done, s | held back by the product |",
+        "|---" * 10 + "|",
+    ]
+    for one in parts:
+        found = one["found"]
+        busy = (one["driver"] or {}).get("utilisation", {}).get("measured")
+        done = found["finish_s"]
+        lines.append(
+            f"| {found['tasks']} | {found['policy']} | {found['tokens_per_s']:,} | {found['trained_tokens_per_s']:,}"
+            f" | {'–' if busy is None else f'{busy:.0%}'} | {found['steps']} | {found['first_step_s']['p50']:.1f}"
+            f" | {found['step_s']['p50']:.2f} / {found['step_s']['p99']:.2f} | {done['min']:.1f} – {done['max']:.1f}"
+            f"{'' if one['complete'] else ' (cut off)'} | {found['time_in']['held']:.0%} |"
+        )
+    return "\n".join(lines)
+
+
 def _agentic_row(tasks: int, policy: str, chosen: list[Result], engine_tokens_per_s: float) -> str:
     tokens_per_s = _middle(chosen, "tokens_per_s")
     return (

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from bench import canary, curve, gpu, stack
+from bench import canary, curve, gpu, pages, stack
 from bench.agentic import PolicyRun
 from bench.harness import part, report
 from bench.harness.measures import driver
@@ -180,7 +180,7 @@ def test_a_family_names_its_parts_and_each_part_is_a_program(tmp_path: Path) -> 
     assert gpu.arguments(["canary", "memory"]).parts == [*gpu.chosen("canary"), *gpu.chosen("memory")]
     with pytest.raises(SystemExit):
         gpu.arguments(["curve-3"])
-    paths = dict.fromkeys(("model", "pools", "invariant", "work"), str(tmp_path))
+    paths = dict.fromkeys(("model", "model_4b", "pools", "invariant", "work"), str(tmp_path))
     for one in gpu.PARTS:
         program = f"bench.{one.program} {one.on_gpu} {one.small}".format(**paths).split()[0]
         assert importlib.util.find_spec(program) is not None, one
@@ -279,6 +279,33 @@ def test_adapters_that_the_tolerance_cannot_tell_apart_must_be_nearest_to_their_
     found = canary.compared(expected, got, expected, Tolerance(max=0.1, mean=0.1))
     assert found["wrong"] == [f"together, {one}" for one in wrong]
     assert (found["alike"], found["other"]) == (1, pytest.approx([0.05, 0.05], abs=1e-6))
+
+
+def test_canaries_are_compared_in_batches_of_each_size() -> None:
+    assert [canary.batch_sizes(adapters) for adapters in (1, 2, 6, 32)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8, 16, 32]]
+    expected = {name: np.zeros(2, np.float32) for name in "abc"}
+    assert canary.largest({"a": np.array([0.5, 0.0]), "b": np.array([0.25, -0.5])}, expected) == [0.5, 0.375]
+
+
+def test_page_has_the_curve_that_ran_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(tasks: int, **changes: object) -> dict[str, object]:
+        found = {"policy": "asynchronous", "tasks": tasks, "tokens_per_s": 1000 * tasks, "trained_tokens_per_s": 10, "steps": 3}
+        found |= {"first_step_s": {"p50": 1.0}, "step_s": {"p50": 2.0, "p99": 3.0}, "finish_s": {"min": 4.0, "max": 5.0}}
+        machine = {"gpu": "A, 100 MiB", "cores": 16, "processor": "x", "load_before": 1}
+        of_part = {"commit": "abcdef0", "machine": machine, "small": False, "complete": True, "driver": {"utilisation": {"measured": 0.5}}}
+        return of_part | {"found": found | {"time_in": {"held": 0.25}}} | changes
+
+    runs = {"1": run(1), "8": run(8, complete=False), "16": run(16, small=True), "32": run(32, found={"steps": 0})}
+    for name, one in runs.items():
+        (tmp_path / f"gpu-curve-{name}.json").write_text(json.dumps(one))
+    monkeypatch.setattr(pages, "RESULTS", tmp_path)
+    (page,) = [text for path, text in pages.pages().items() if path.stem == "benchmarks"]
+    table = page.partition("<!-- gpu-curve: made by bench.pages -->")[2].partition("<!-- end -->")[0]
+    assert "abcdef0: A, 100 MiB, 16 cores" in table
+    assert [line for line in table.splitlines() if line.startswith(("| 1 ", "| 8 ", "| 16 ", "| 32 "))] == [
+        "| 1 | asynchronous | 1,000 | 10 | 50% | 3 | 1.0 | 2.00 / 3.00 | 4.0 – 5.0 | 25% |",
+        "| 8 | asynchronous | 8,000 | 10 | 50% | 3 | 1.0 | 2.00 / 3.00 | 4.0 – 5.0 (cut off) | 25% |",
+    ]
 
 
 def test_a_run_without_a_step_is_no_measurement() -> None:
