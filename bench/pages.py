@@ -42,9 +42,13 @@ TABLES: dict[str, Table] = {
 def pages() -> dict[Path, str]:
     """Each page with the tables of its results."""
     results = {path.stem: json.loads(path.read_text()) for path in sorted(Path(RESULTS).glob("*.json"))}
+    return {path: page(path.read_text(), joined(results), TABLES) for path in PAGES}
+
+
+def joined(results: dict[str, Result]) -> dict[str, Result]:
+    """With the parts of `bench.gpu curve` that ran on a GPU as one result, which is of the last part's commit."""
     curve = [one for name, one in results.items() if name.startswith("gpu-curve-") and not one["small"] and "tokens_per_s" in one["found"]]
-    results |= {"gpu-curve": {"parts": curve}} if curve else {}
-    return {path: page(path.read_text(), results, TABLES) for path in PAGES}
+    return results | ({"gpu-curve": curve[-1] | {"parts": curve}} if curve else {})
 
 
 def page(text: str, results: dict[str, Result], tables: dict[str, Table]) -> str:

@@ -1,7 +1,7 @@
 """Checks that measured numbers in the pages come from bench/results: `python -m bench.quotes`, part of `make check`.
 
-A table between `<!-- NAME: made by bench.pages -->` and `<!-- end -->` is what `bench.pages` makes of NAME.json. Any other paragraph
-with measured numbers ends with one of three marks:
+A table between `<!-- NAME: made by bench.pages -->` and `<!-- end -->` is what `bench.pages` makes of NAME.json, if it is there. Any
+other paragraph with measured numbers ends with one of three marks:
 
 - `<!-- from: NAME NAME; given: 0.2 2 -->`: each measured number is in the table that is made of one of these results, or where none is
   made in the result itself. Numbers after `given:` are not measured. A row that links to results has its numbers from those.
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness.report import RESULTS, ROOT
-from bench.pages import PAGES, TABLES, page
+from bench.pages import PAGES, TABLES, joined, page
 
 REQUIRED = ("commit", "date", "machine", "measures")
 PARAGRAPHS = {"README.md": "Measured", "docs/benchmarks.md": None}
@@ -50,8 +50,9 @@ def complaints(pages: Mapping[str, str], results: Mapping[str, Result], has_chan
     for path, text in pages.items():
         if page(text, dict(results), TABLES) != text:
             found.append(f"{path}: a table is not what its JSON gives; run `python -m bench.pages`")
-        found += [f"{path}: a table quotes {name}.json, which is not there" for name, _ in MADE.findall(text) if name not in results]
-        blocks = [(f"the table of {name}", table, [name]) for name, table in MADE.findall(text)]
+        tables = [(name, made) for name, made in MADE.findall(text) if "|" in made]
+        found += [f"{path}: a table quotes {name}.json, which is not there" for name, _ in tables if name not in results]
+        blocks = [(f"the table of {name}", table, [name]) for name, table in tables]
         for block in _paragraphs(path, text):
             where, numbers = repr(" ".join(block.split())[:50]), measured_numbers(block)
             mark = MARK.search(block)
@@ -147,7 +148,7 @@ def read_pages() -> dict[str, str]:
 
 def main() -> int:
     pages = read_pages()
-    found = complaints(pages, read_results(), changed_since, result_of)
+    found = complaints(pages, joined(read_results()), changed_since, result_of)
     unkept = sum(text.count("<!-- not kept -->") for text in pages.values())
     print("\n".join(found) or f"Every measured number names its result, but those of {unkept} paragraphs whose runs were not kept.")
     return int(bool(found))

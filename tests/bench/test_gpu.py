@@ -292,7 +292,14 @@ def test_page_has_the_curve_that_ran_on_a_gpu(tmp_path: Path, monkeypatch: pytes
         found = {"policy": "asynchronous", "tasks": tasks, "tokens_per_s": 1000 * tasks, "trained_tokens_per_s": 10, "steps": 3}
         found |= {"first_step_s": {"p50": 1.0}, "step_s": {"p50": 2.0, "p99": 3.0}, "finish_s": {"min": 4.0, "max": 5.0}}
         machine = {"gpu": "A, 100 MiB", "cores": 16, "processor": "x", "load_before": 1}
-        of_part = {"commit": "abcdef0", "machine": machine, "small": False, "complete": True, "driver": {"utilisation": {"measured": 0.5}}}
+        of_part = {
+            "commit": "abcdef0",
+            "date": "d",
+            "machine": machine,
+            "small": False,
+            "complete": True,
+            "driver": {"utilisation": {"measured": 0.5}},
+        }
         return of_part | {"found": found | {"time_in": {"held": 0.25}}} | changes
 
     runs = {"1": run(1), "8": run(8, complete=False), "16": run(16, small=True), "32": run(32, found={"steps": 0})}
