@@ -36,6 +36,7 @@ TABLES: dict[str, Table] = {
     "plex-faults": faults,
     "plex-real-two": plex_tables.real,
     **{f"serving-{name}": getattr(serving_tables, name) for name in serving_tables.__all__},
+    "coserving-arms": serving_tables.arms,
 }
 
 

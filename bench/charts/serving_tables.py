@@ -58,6 +58,38 @@ def contended(result: Result) -> str:
     return _table(result, ("beside", "alone, p50 ms", "p99 ms", "beside it, p50 ms", "p99 ms", "p99 over alone"), rows)
 
 
+def arms(result: Result) -> str:
+    """Ways to share an engine (`bench.coserving arms`), and each check of them."""
+
+    def shown(one: Result, *names: str, of: str = "{:g}") -> str:
+        return " / ".join(of.format(one[name]) if name in one else "–" for name in names)
+
+    rows = [
+        (
+            one["load"],
+            one["arm"],
+            shown(one, "requests"),
+            shown(one, "attained", of="{:.1%}"),
+            shown(one, "ttft_p50", "ttft_p99"),
+            shown(one, "tpot_p50", "tpot_p99"),
+            shown(one, "tokens_per_s", of="{:,}"),
+            shown(one, "step_p50_s", "step_p90_s"),
+        )
+        for one in result["rows"]
+    ]
+    heads = ("load", "arm", "requests", "goals met", "first token, p50 / p99 ms", "further, p50 / p99 ms", "rollout tokens/s", "a step, s")
+    goals, left_out = result["goals_ms"], result["rounds_left_out"]
+    said = (
+        f"Goals: {goals['ttft']:.1f} ms to the first token, {goals['tpot']:.1f} ms a further one. {result['rounds']} rounds of"
+        f" {result['seconds']:g} s; not quiet and left out: {', '.join(f'{count} at {load}' for load, count in left_out.items())}."
+    )
+    checks = [(one["check"], one["found"], one["goal"], "yes" if one["holds"] else "**no**") for one in result["checks"]]
+    return "\n".join([_table(result, heads, rows), "", said, "", *_rows(("check", "found", "goal", "holds"), checks)])
+
+
 def _table(result: Result, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}", *(f"| {' | '.join(str(one) for one in row)} |" for row in rows)]
-    return "\n".join([machine_line(result), "", *lines])
+    return "\n".join([machine_line(result), "", *_rows(heads, rows)])
+
+
+def _rows(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    return [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}", *(f"| {' | '.join(str(one) for one in row)} |" for row in rows)]

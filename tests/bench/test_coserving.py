@@ -2,9 +2,10 @@
 
 import pytest
 
+from bench.charts.serving_tables import arms
 from bench.coserving.arms import BESIDE, FCFS, LOADS, checks
 from bench.coserving.load import BURST, BURST_EVERY_S, BURST_S, Load
-from bench.coserving.sums import DECIDES, Asked, Row, Window, attained, best_cap, capped, quiet, row, table
+from bench.coserving.sums import DECIDES, Asked, Row, Window, at_least, at_most, attained, best_cap, capped, quiet, row, table
 from common.pools import Goals
 from rollout_svc.coserving.plan import Certain, Plan, Wanted
 from rollout_svc.coserving.step_time import StepTime
@@ -102,6 +103,27 @@ def test_each_arm_with_goals_has_a_decision_and_each_load_its_checks() -> None:
     assert not found.pop("70 %: vLLM's order attains"), f"{FCFS} attains all"
     assert not found.pop("bursts: rollout tokens over time slices")
     assert found.pop("bursts: rollout tokens over the best cap that attains")
+
+
+def test_page_says_which_checks_fail_and_which_rounds_were_left_out() -> None:
+    rows = [
+        {"load": "30 %", "arm": "ours", "requests": 8, "attained": 0.875, "ttft_p50": 1.0, "ttft_p99": 2.5, "tokens_per_s": 1234},
+        {"load": "30 %", "arm": "training", "tokens_per_s": 2000, "step_p50_s": 0.5, "step_p90_s": 1.5},
+    ]
+    result = {
+        "machine": {"cores": 2, "processor": "x", "load_before": 0.1},
+        "rows": rows,
+        "checks": [at_least("ours attains", 0.875, 0.99), at_most("class", 0.01, 0.02)],
+        "goals_ms": {"ttft": 50.04, "tpot": 9.0},
+        "rounds": 5,
+        "seconds": 4.0,
+        "rounds_left_out": {"30 %": 2},
+    }
+    page = arms(result)
+    assert "| 30 % | ours | 8 | 87.5% | 1 / 2.5 | – / – | 1,234 | – / – |" in page
+    assert "| 30 % | training | – | – | – / – | – / – | 2,000 | 0.5 / 1.5 |" in page
+    assert "Goals: 50.0 ms to the first token, 9.0 ms a further one. 5 rounds of 4 s; not quiet and left out: 2 at 30 %." in page
+    assert "| ours attains | 0.875 | >= 0.99 | **no** |\n| class | 0.01 | <= 0.02 | yes |" in page
 
 
 def test_table_leaves_empty_what_a_row_lacks() -> None:
