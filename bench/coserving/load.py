@@ -69,7 +69,8 @@ class Rollouts:
             self.steps.append((began_s, time.monotonic()))
 
     async def _sample(self, request: SampleRequest) -> None:
-        self._ended_tokens += len((await self._arm.engine.sample(request)).ids)
+        sampled = await self._arm.engine.sample(request)
+        self._ended_tokens += len(sampled.ids)  # not in one line: the sum would be read before the wait, and others' tokens lost
 
 
 def rollout(number: int, adapter: str | None, name: str = "rollout") -> SampleRequest:

@@ -1,14 +1,18 @@
 """Sums of `python -m bench.coserving` against cases computed by hand."""
 
+import asyncio
+from types import SimpleNamespace
+
 import pytest
 
 from bench.charts.serving_tables import arms
 from bench.coserving.arms import BESIDE, FCFS, LOADS, checks
-from bench.coserving.load import BURST, BURST_EVERY_S, BURST_S, Load
+from bench.coserving.load import BURST, BURST_EVERY_S, BURST_S, Load, Rollouts, rollout
 from bench.coserving.sums import DECIDES, Asked, Row, Window, at_least, at_most, attained, best_cap, capped, quiet, row, table
 from common.pools import Goals
 from rollout_svc.coserving.plan import Certain, Plan, Wanted
 from rollout_svc.coserving.step_time import StepTime
+from rollout_svc.engine.engine import SampleRequest
 
 GOALS = Goals(ttft_s=0.1, tpot_s=0.01)
 
@@ -103,6 +107,23 @@ def test_each_arm_with_goals_has_a_decision_and_each_load_its_checks() -> None:
     assert not found.pop("70 %: vLLM's order attains"), f"{FCFS} attains all"
     assert not found.pop("bursts: rollout tokens over time slices")
     assert found.pop("bursts: rollout tokens over the best cap that attains")
+
+
+async def test_tokens_of_rollouts_that_end_while_others_run_are_all_counted() -> None:
+    class Engine:
+        process = SimpleNamespace(progress=dict)
+
+        async def sample(self, request: SampleRequest) -> SimpleNamespace:
+            await asyncio.sleep(0)
+            return SimpleNamespace(ids=[1] * request.max_tokens)
+
+    async def unchanged(task: int) -> str:
+        return f"task-{task}"
+
+    found = Rollouts(SimpleNamespace(engine=Engine()), unchanged)  # type: ignore[arg-type]
+    asked = [rollout(number, None) for number in range(3)]
+    await asyncio.gather(*map(found._sample, asked))
+    assert found.tokens() == sum(one.max_tokens for one in asked) > max(one.max_tokens for one in asked)
 
 
 def test_page_says_which_checks_fail_and_which_rounds_were_left_out() -> None:
