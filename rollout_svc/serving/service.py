@@ -165,11 +165,15 @@ class Serving:
 
     def _note_first(self, address: Address, *, is_due: bool) -> None:
         """Under latency goals, hold loads of adapters back while a first token is due."""
-        self._first_due = self._first_due | {address} if is_due else self._first_due - {address}
-        if self._first_due and self._context.goals is not None:
+        if self._context.goals is None:
+            return
+        if is_due:
+            self._first_due.add(address)
             self._context.adapters.calm.clear()
-        else:
-            self._context.adapters.calm.set()
+        elif address in self._first_due:
+            self._first_due.discard(address)
+            if not self._first_due:
+                self._context.adapters.calm.set()
 
     def _fail(self, address: Address, failure: Failure, reason: str) -> None:
         log.info("request_not_served", request=address.request, failure=failure)
