@@ -118,7 +118,7 @@ class Engine:
         self.wake()
 
     def drop(self, rollouts: Sequence[Rollout]) -> None:
-        """Forget rollouts; they begin anew elsewhere."""
+        """Forget rollouts; they begin again elsewhere."""
         names = {one.name for one in rollouts}
         self.rollouts = [one for one in self.rollouts if one.name not in names]
         self.waiting = deque(one for one in self.waiting if one.name not in names)

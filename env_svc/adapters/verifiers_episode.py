@@ -225,12 +225,12 @@ def _opening(data: Any, system: str) -> list[Any]:
 
 def _apart(reply: Reply) -> tuple[str, str | None]:
     """The reply's text, and the reasoning before it (None if empty)."""
-    opening, closing = reply.thoughts.opening, reply.thoughts.closing
-    text = f"{opening}{reply.text}" if reply.thoughts.begins_inside else reply.text
-    thought, closed, said = text.rpartition(closing)
+    marks = reply.thoughts
+    text = f"{marks.opening}{reply.text}" if marks.begins_inside else reply.text
+    thought, closed, _ = text.rpartition(marks.closing)
     if not closed:
-        said, _, thought = text.partition(opening)
-    return said.partition(opening)[0].strip(), thought.replace(opening, "").strip() or None
+        thought = text.partition(marks.opening)[2]
+    return reply.spoken.strip(), thought.replace(marks.opening, "").strip() or None
 
 
 def _chat_message(message: Any) -> ChatMessage:

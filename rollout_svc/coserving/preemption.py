@@ -140,7 +140,7 @@ def first(queue: RequestQueue, wanted: Callable[[Request], bool], most: int | No
 def only(scheduler: Scheduler, waiting: list[Request], running: list[Request]) -> Generator[None]:
     """Inside the block the scheduler has only these of its requests. Afterwards hidden ones are back where they were."""
     queue, holding, before = scheduler.waiting, scheduler.kv_holding_waiting, scheduler.running
-    if waiting:  # otherwise the heap would be built anew
+    if waiting:  # otherwise the heap would be built again
         queue.remove_requests(waiting)
     scheduler.waiting, scheduler.kv_holding_waiting = create_request_queue(scheduler.policy), create_request_queue(scheduler.policy)
     for request in waiting:
