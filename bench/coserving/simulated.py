@@ -167,18 +167,20 @@ class Engine:
             free = plan.prompts_at_once(left_s, len(self.rollouts), prompts, self._times)
             self._count(now_s, len(self.rollouts), 0)
             return 0, plan.Plan(len(self.rollouts), free)
-        times, decodes, tpot_s = self._times, len(self.serving), plan.AIMED * self.goals.tpot_s
+        times, decodes, goals = self._times, len(self.serving), self.goals
         decode_s, prompts = times.expected_s(decodes, 0), [PROMPT] * min(len(self.asked), SERVED - decodes)
 
         def dues_s(step_s: float) -> list[float]:
-            return [plan.next_due_s(one.stream(tpot_s), now_s, step_s, decode_s) for one in self.serving]
+            return [plan.next_due_s(one.stream(goals.tpot_s), now_s, step_s, decode_s) for one in self.serving]
 
         slack_s = min((due - now_s for due in dues_s(decode_s)), default=float("inf"))
         entering = plan.prompts_at_once(slack_s, decodes, prompts, times) if prompts else 0
-        dues = dues_s(times.expected_s(decodes, PROMPT * entering))
+        step_s = times.expected_s(decodes, PROMPT * entering)
+        dues = dues_s(step_s)
         for place, one in enumerate(self.asked):
             later_s = times.expected_s(0, PROMPT) if place >= entering else 0.0
-            dues.append(one.due_s + plan.AIMED * self.goals.ttft_s - later_s)
+            first_s = one.due_s - later_s
+            dues.append(plan.due_s(first_s + plan.AIMED * goals.ttft_s, first_s + goals.ttft_s, now_s, step_s))
         free = min(free, plan.PROMPTS_PLANNED)
         certain = plan.Certain(dues, decodes, PROMPT * entering, under_way_s=0.0)
         wanted = plan.Wanted(len(self.rollouts), [ROLLOUT_PROMPT] * (free if entering == len(self.asked) else 0))

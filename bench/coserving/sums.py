@@ -89,10 +89,11 @@ class Window:
         return [one.missed(self.goals) for one in self.asked]
 
     @property
-    def mean_s(self) -> float:
-        """Mean seconds of a request, which rises with whatever else the machine does. Infinite if one did not end."""
+    def median_s(self) -> float:
+        """Median seconds of a request, which rises with whatever else the machine does, and little with how requests meet. Infinite if one
+        did not end."""
         whole = all(one.is_complete for one in self.asked)
-        return sum(one.last_s for one in self.asked) / max(1, len(self.asked)) if whole else float("inf")
+        return percentile([one.last_s for one in self.asked], 0.5) if whole else float("inf")
 
 
 def attained(windows: Sequence[Window]) -> float:
@@ -103,8 +104,8 @@ def attained(windows: Sequence[Window]) -> float:
 
 def quiet(alone: Sequence[Window]) -> list[int]:
     """Numbers of the rounds that count: their own `alone` took at most `QUIET` times as long as that of the quietest one."""
-    quietest_s = min(one.mean_s for one in alone)
-    return [number for number, one in enumerate(alone) if one.mean_s <= QUIET * quietest_s]
+    quietest_s = min(one.median_s for one in alone)
+    return [number for number, one in enumerate(alone) if one.median_s <= QUIET * quietest_s]
 
 
 def row(name: str, windows: Sequence[Window]) -> Row:

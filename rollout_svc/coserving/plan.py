@@ -40,20 +40,27 @@ class Stream:
     left: int
     """Maximum tokens that follow; at least 1."""
     tpot_s: float
+    """Its goal."""
+
+
+def due_s(aimed_s: float, latest_s: float, begins_s: float, step_s: float) -> float:
+    """Time by which a step must have ended for a token that is planned for `aimed_s` and, by its goal, due at `latest_s`.
+
+    A request that misses the first time, but not the second, takes all it can get: as soon as a step can end. One that misses both is lost.
+    `begins_s`: when the step begins. `step_s`: its duration without rollouts.
+    """
+    return begins_s + CATCH_UP * step_s if aimed_s < begins_s + step_s <= latest_s else aimed_s
 
 
 def next_due_s(stream: Stream, begins_s: float, step_s: float, decode_s: float) -> float:
-    """Time by which its next token is due.
+    """`due_s` of its next token. A stream that is late is in time if it can be back at its goal by its last token.
 
-    A request that is late, but can be back at its goal by its last token, takes all it can get: its token is due as soon as a step can end.
-    `begins_s`: when the step begins. `step_s`: duration of the step without rollouts, `decode_s`: of later ones.
+    `decode_s`: duration of steps after this one, without rollouts.
     """
-    due_s = min(stream.first_s + stream.tokens * stream.tpot_s, stream.last_s + LONGEST_GAP * stream.tpot_s)
+    tpot_s = AIMED * stream.tpot_s
+    aimed_s = min(stream.first_s + stream.tokens * tpot_s, stream.last_s + LONGEST_GAP * tpot_s)
     last_due_s = stream.first_s + (stream.tokens + stream.left - 1) * stream.tpot_s
-    soonest_s = begins_s + step_s
-    if due_s >= soonest_s or soonest_s + (stream.left - 1) * decode_s > last_due_s:
-        return due_s
-    return begins_s + CATCH_UP * step_s
+    return due_s(aimed_s, last_due_s - (stream.left - 1) * decode_s, begins_s, step_s)
 
 
 def prompts_at_once(slack_s: float, decodes: int, prompts: Sequence[int], times: StepTime) -> int:

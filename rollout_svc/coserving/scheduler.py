@@ -27,6 +27,7 @@ from rollout_svc.coserving.plan import (
     Stream,
     Wanted,
     decide,
+    due_s,
     next_due_s,
     prompts_at_once,
 )
@@ -57,6 +58,8 @@ class _Served:
 
     first_due_s: float
     tpot_s: float
+    first_aimed_s: float
+    """When its first token is planned for."""
     tokens: int = 0
     """Tokens delivered."""
     first_s: float = 0.0
@@ -104,7 +107,7 @@ class CoservingScheduler(ServingScheduler):
         if extra and (goals := extra.get(GOALS)):
             left_s = max(0.0, goals["first_due_s"] - time.monotonic())
             self._first_token_s = AIMED * left_s
-            self._served[request.request_id] = _Served(goals["first_due_s"] - (1 - AIMED) * left_s, AIMED * goals["tpot_s"])
+            self._served[request.request_id] = _Served(**goals, first_aimed_s=goals["first_due_s"] - (1 - AIMED) * left_s)
         if not is_urgent(request):
             self._newest_adapter = max(self._newest_adapter, adapter_of(request))
 
@@ -241,11 +244,12 @@ class CoservingScheduler(ServingScheduler):
         slack_s = min((due - begins_s for due in dues_s(times.expected_s(decodes, prefill_tokens))), default=float("inf"))
         entering = prompts_at_once(slack_s, decodes, waiting_tokens, times)
         prefill_tokens += sum(waiting_tokens[:entering])
-        dues = dues_s(times.expected_s(decodes, prefill_tokens))
+        step_s = times.expected_s(decodes, prefill_tokens)
+        dues = dues_s(step_s)
         for place, request in enumerate(urgent):
             if served := self._served.get(request.request_id):
                 later_s = times.expected_s(0, waiting_tokens[place]) if place >= entering else 0.0
-                dues.append(served.first_due_s - later_s)
+                dues.append(due_s(served.first_aimed_s - later_s, served.first_due_s - later_s, begins_s, step_s))
         inside, outside = filling, prompts if entering == len(urgent) else []
         plan = decide(
             now_s,
@@ -311,7 +315,7 @@ class CoservingScheduler(ServingScheduler):
         served = self._served[request.request_id]
         tokens = served.tokens + request.num_output_placeholders
         if not tokens:
-            return served.first_due_s
+            return due_s(served.first_aimed_s, served.first_due_s, begins_s, step_s)
         left = max(1, request.max_tokens - tokens)
         stream = Stream(served.first_s or begins_s, served.last_s or begins_s, tokens, left, served.tpot_s)
         return next_due_s(stream, begins_s, step_s, decode_s)

@@ -22,7 +22,7 @@ ACCEPTANCE: dict[str, str] = {
     "agentic": "--tasks 2 --policies asynchronous --runs 1 --steps 1 --groups 1 --size 2",
     "curve": "--tasks 2 --steps 1 --groups 1 --size 2 --max-tokens 4",
     "fairness": "--tasks 2 --warm 1 --seconds 2 --jobs 20",
-    "gpu": "memory-8b coserving --small",
+    "gpu": "memory-8b coserving --small --limit 240",
     "head": "--device cpu --prompts 2 --tokens 4",
     "hostile": "--bodies 10 --seconds 3",
     "invariance": "--steps 2 --conditions killed,served",

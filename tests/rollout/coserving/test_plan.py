@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from rollout_svc.coserving.plan import LONGEST_GAP, Certain, Plan, Share, Stream, Wanted, decide, next_due_s, prompts_at_once
+from rollout_svc.coserving.plan import AIMED, LONGEST_GAP, Certain, Plan, Share, Stream, Wanted, decide, due_s, next_due_s, prompts_at_once
 from rollout_svc.coserving.step_time import StepTime
 
 TIMES = StepTime([(decodes, tokens, 2e-3 + 1e-4 * decodes + 1e-4 * tokens) for decodes in (0, 8, 64) for tokens in (0, 100)] * 50)
@@ -77,7 +77,7 @@ def test_owed_step_runs_all_rollouts_and_one_prompt() -> None:
     assert decide(5.0, certain, Wanted(30, [100]), TIMES, owed=False) == Plan(5, 0)
 
 
-STREAM = Stream(first_s=10.0, last_s=10.09, tokens=10, left=20, tpot_s=0.01)
+STREAM = Stream(first_s=10.0, last_s=10.09, tokens=10, left=20, tpot_s=0.01 / AIMED)
 
 
 def test_time_saved_by_early_tokens_is_slack_up_to_the_longest_gap() -> None:
@@ -90,11 +90,25 @@ def test_time_saved_by_early_tokens_is_slack_up_to_the_longest_gap() -> None:
 
 def test_late_stream_that_can_catch_up_holds_all_rollouts_and_one_that_cannot_holds_none() -> None:
     late, begins_s, step_s = replace(STREAM, last_s=10.12), 10.12, TIMES.expected_s(4, 0)
-    due_s = next_due_s(late, begins_s, step_s, step_s)
-    assert decide(begins_s, Certain([due_s], 4, 0, 0.0), Wanted(30, [9]), TIMES, owed=False) == Plan(0, 0)
-    lost = replace(late, left=3)
-    due_s = next_due_s(lost, begins_s, step_s, step_s)
-    assert decide(begins_s, Certain([due_s], 4, 0, 0.0), Wanted(30, [9]), TIMES, owed=False) == Plan(30, 1)
+    due = next_due_s(late, begins_s, step_s, step_s)
+    assert decide(begins_s, Certain([due], 4, 0, 0.0), Wanted(30, [9]), TIMES, owed=False) == Plan(0, 0)
+    lost = replace(late, left=2)
+    due = next_due_s(lost, begins_s, step_s, step_s)
+    assert decide(begins_s, Certain([due], 4, 0, 0.0), Wanted(30, [9]), TIMES, owed=False) == Plan(30, 1)
+
+
+def test_stream_past_the_planned_time_and_not_past_its_goal_still_holds_all_rollouts() -> None:
+    """Its last token: by the plan it was due at 10.1, by its goal at 10.111."""
+    step_s = TIMES.expected_s(4, 0)
+    for begins_s, plan in ((10.105, Plan(0, 0)), (10.111 - step_s, Plan(0, 0)), (10.112 - step_s, Plan(30, 1))):
+        due = next_due_s(replace(STREAM, left=1), begins_s, step_s, step_s)
+        assert decide(begins_s, Certain([due], 4, 0, 0.0), Wanted(30, [9]), TIMES, owed=False) == plan
+
+
+def test_first_token_past_the_planned_time_is_lost_only_past_its_goal() -> None:
+    assert due_s(10.09, 10.1, 10.05, 0.004) == 10.09
+    assert 10.092 < due_s(10.09, 10.1, 10.088, 0.004) < 10.0921
+    assert due_s(10.09, 10.1, 10.097, 0.004) == 10.09
 
 
 def test_prompts_wait_for_each_other_beyond_the_slack_of_streams() -> None:
