@@ -20,7 +20,7 @@ from bench.plex.real.tiers.orders import Executor, Play, end
 from common.accelerators import Tier
 
 MIB = 2**20
-TIER = {"freed_share": 0.97, "processor_share": 0.0}
+TIER = {"freed_share": 0.97, "held_mib": 1_200.0, "processor_share": 0.0}
 SAMPLER = {
     "tiers": {"device": TIER | {"freed_share": 0.0}, "host": TIER, "disk": TIER, "none": TIER},
     "cycles": {"cycles": 200, "left_mib": 1.0},

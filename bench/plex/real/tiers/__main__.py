@@ -24,6 +24,8 @@ ADAPTERS = 4
 RANK = 8
 AWAKE = "awake"
 LOCKS = "locks"
+STRAY_MIB = 4.0
+"""By which the memory of a process varies by itself: of a small model that is half."""
 """Name of the folder of locks, which executors that are killed hold in every tier."""
 
 
@@ -156,8 +158,9 @@ def complaints(result: dict[str, Any]) -> Iterable[str]:
 def wrongs(found: dict[str, Any]) -> Iterable[str]:
     """Of one executor; of parts that were measured."""
     for tier in (Tier.HOST, Tier.DISK) if "tiers" in found else ():
-        if (share := found["tiers"][tier]["freed_share"]) < 0.9:
-            yield f"in {tier} frees {share:.1%}"
+        share, held_mib = found["tiers"][tier]["freed_share"], found["tiers"][tier]["held_mib"]
+        if (1 - share) * held_mib > max(0.1 * held_mib, STRAY_MIB):
+            yield f"in {tier} frees {share:.1%} of {held_mib:.1f} MiB"
         if (share := found["tiers"][tier]["processor_share"]) >= 0.01:
             yield f"in {tier} uses {share:.1%} of a core"
     if "cycles" in found and (left := found["cycles"]["left_mib"]) > 16:
