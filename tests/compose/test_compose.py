@@ -278,6 +278,7 @@ def test_running_task_continues_after_down_and_up_and_after_a_restore(deployment
     job.close()
 
 
+@pytest.mark.slow  # the same on one machine: tests/marlaas/stack/test_keys.py
 def test_running_task_continues_after_its_deployment_lost_its_keys(deployment: Deployment, tmp_path: Path) -> None:
     deployment.as_printed("docker compose run --rm marlaas keys create acme lost --role owner --to /creds/lost.creds", tmp_path)
     deployment.tenants_key(tmp_path, "lost").rename(tmp_path / "acme.creds")  # the first key is gone after a restore
