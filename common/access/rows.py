@@ -1,4 +1,7 @@
-"""One line of an access table, and the subjects that NATS must permit for it."""
+"""One line of an access table, and the subjects that NATS must permit for it.
+
+Each function is named, and described, by what its row permits.
+"""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum

@@ -71,7 +71,7 @@ def _with_origins(reason: str, given: Mapping[str, str]) -> str:
 
 
 def sources(raw: Values, layers: Sequence[Layer], spec: TaskSpec) -> dict[str, str]:
-    """`section.field` of every value of `spec` → its origin: `task`, a layer's name, `loss 'gspo'`, another field, or `built-in`."""
+    """`section.field` of every value of `spec` → its origin: `task`, a layer's name, `loss 'NAME'`, another field, or `built-in`."""
     return {path: _source(path, field_differs, raw, layers, spec) for path, field_differs in _fields(spec)}
 
 

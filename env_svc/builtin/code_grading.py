@@ -138,8 +138,8 @@ def raised(output: str, mark: str) -> list[str]:
 def judging_program(setup: str, tests: Sequence[UnitTest], values: Mapping[int, str], mark: str, reference: str = "") -> str:
     """A program that prints `mark` and the number of each test that holds.
 
-    It contains the tests and values, and `reference`, the author's solution, if a test or the setup uses a name that this defines. It
-    contains no code of the policy.
+    It contains the tests and values, but no code of the policy. `reference`: the author's solution, included if a test or the setup uses
+    a name that it defines.
     """
     numbers, judged = count(), list[str]()
     tree = _tree(setup)

@@ -126,7 +126,7 @@ class Hello(BaseModel):
 
 
 def checked_hello(reported: Mapping[str, object]) -> Hello:
-    """Raises: ValueError, in one line."""
+    """Raises: ValueError (one line)."""
     try:
         return Hello.model_validate(reported)
     except ValidationError as error:

@@ -40,7 +40,7 @@ class Machine:
         return f"{', '.join(map(str, self.gpus)) or 'CPUs'}: {self.reason}"
 
     def gpu_of(self, accelerator: Accelerator) -> Gpu | None:
-        """None on a CPU, and if this machine lacks it."""
+        """None for a CPU, or a GPU that this machine lacks."""
         device = accelerator.device
         return next((gpu for place, gpu in enumerate(self.gpus) if device == f"cuda:{place}" or gpu.uuid.startswith(device)), None)
 

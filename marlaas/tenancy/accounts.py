@@ -95,7 +95,7 @@ async def _remove(operator: Operator, access: TenantAccess) -> bool:
 
 
 async def _synchronize(operator: Operator, access: TenantAccess) -> bool:
-    """Synchronize one account to NATS; returns whether NATS had another token, or the account of a deleted tenant."""
+    """Synchronize one account to NATS, or delete it if its tenant is deleted; returns whether NATS had to change."""
     return await (_remove(operator, access) if access.deleted else push_access(operator.signing, operator.system, access))
 
 

@@ -190,7 +190,7 @@ async def evaluation_candidates(connection: AsyncConnection, pools: Collection[s
 
 
 async def candidates_for(connection: AsyncConnection, allowances: dict[str, int], pools: Collection[str]) -> Candidates:
-    """Candidates for the tasks in `allowances` (groups by task) that are in `pools`."""
+    """Candidates in `pools` that have an allowance (`allowances`: task → groups)."""
     statement = (
         select(*_columns(tasks.c, tenants.c, allowance_of(tasks.c)), *_LIMITS)
         .select_from(tasks.join(WITH_LIMITS, tasks.c.tenant == tenants.c.id))
