@@ -6,7 +6,7 @@ Left out: KV pressure, adapters, and the scheduler, which sends all groups of a 
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from math import log
+from math import inf, log
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -170,17 +170,15 @@ class Engine:
         times, decodes, goals = self._times, len(self.serving), self.goals
         decode_s, prompts = times.expected_s(decodes, 0), [PROMPT] * min(len(self.asked), SERVED - decodes)
 
-        def dues_s(step_s: float) -> list[float]:
-            return [plan.next_due_s(one.stream(goals.tpot_s), now_s, step_s, decode_s) for one in self.serving]
-
-        slack_s = min((due - now_s for due in dues_s(decode_s)), default=float("inf"))
-        entering = plan.prompts_at_once(slack_s, decodes, prompts, times) if prompts else 0
-        step_s = times.expected_s(decodes, PROMPT * entering)
-        dues = dues_s(step_s)
-        for place, one in enumerate(self.asked):
-            later_s = times.expected_s(0, PROMPT) if place >= entering else 0.0
-            first_s = one.due_s - later_s
-            dues.append(plan.due_s(first_s + plan.AIMED * goals.ttft_s, first_s + goals.ttft_s, now_s, step_s))
+        serving = [plan.next_due(one.stream(goals.tpot_s), decode_s) for one in self.serving]
+        asked = [plan.Due(one.due_s + plan.AIMED * goals.ttft_s, one.due_s + goals.ttft_s) for one in self.asked]
+        slack_s = min((due.by_s(now_s, decode_s) - now_s for due in serving), default=inf)
+        left_s = min((due.latest_s - now_s for due in serving if due.latest_s >= now_s + decode_s), default=inf)
+        spare_s = asked[0].aimed_s - now_s if asked else 0.0
+        entering = plan.prompts_at_once(slack_s, decodes, prompts, times, left_s=left_s, spare_s=spare_s)
+        step_s, later_s = times.expected_s(decodes, PROMPT * entering), times.expected_s(0, PROMPT)
+        asked[entering:] = [plan.Due(due.aimed_s - later_s, due.latest_s - later_s) for due in asked[entering:]]
+        dues = [due.by_s(now_s, step_s) for due in (*serving, *asked)]
         free = min(free, plan.PROMPTS_PLANNED)
         certain = plan.Certain(dues, decodes, PROMPT * entering, under_way_s=0.0)
         wanted = plan.Wanted(len(self.rollouts), [ROLLOUT_PROMPT] * (free if entering == len(self.asked) else 0))

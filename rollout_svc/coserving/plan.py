@@ -7,7 +7,8 @@ saves time for later steps. A step may take the least of these, divided by the m
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp
+from math import exp, inf
+from typing import NamedTuple
 
 from rollout_svc.coserving.step_time import StepTime
 
@@ -43,36 +44,47 @@ class Stream:
     """Its goal."""
 
 
-def due_s(aimed_s: float, latest_s: float, begins_s: float, step_s: float) -> float:
-    """Time by which a step must have ended for a token that is planned for `aimed_s` and, by its goal, due at `latest_s`.
+class Due(NamedTuple):
+    """Times of a request's next token: planned, and the latest one with which it meets its goal."""
 
-    A request that misses the first time, but not the second, takes all it can get: as soon as a step can end. One that misses both is lost.
-    `begins_s`: when the step begins. `step_s`: its duration without rollouts.
-    """
-    return begins_s + CATCH_UP * step_s if aimed_s < begins_s + step_s <= latest_s else aimed_s
+    aimed_s: float
+    latest_s: float
+
+    def by_s(self, begins_s: float, step_s: float) -> float:
+        """Time by which a step must have ended.
+
+        A request that misses the planned time, but not the latest one, takes all it can get: as soon as a step can end. One that misses
+        both is lost. `begins_s`: when the step begins. `step_s`: its duration without rollouts.
+        """
+        return begins_s + CATCH_UP * step_s if self.aimed_s < begins_s + step_s <= self.latest_s else self.aimed_s
 
 
-def next_due_s(stream: Stream, begins_s: float, step_s: float, decode_s: float) -> float:
-    """`due_s` of its next token. A stream that is late is in time if it can be back at its goal by its last token.
+def next_due(stream: Stream, decode_s: float) -> Due:
+    """Of its next token: it is in time if the stream can be back at its goal by its last token.
 
-    `decode_s`: duration of steps after this one, without rollouts.
+    `decode_s`: duration of later steps, without rollouts.
     """
     tpot_s = AIMED * stream.tpot_s
     aimed_s = min(stream.first_s + stream.tokens * tpot_s, stream.last_s + LONGEST_GAP * tpot_s)
     last_due_s = stream.first_s + (stream.tokens + stream.left - 1) * stream.tpot_s
-    return due_s(aimed_s, last_due_s - (stream.left - 1) * decode_s, begins_s, step_s)
+    return Due(aimed_s, last_due_s - (stream.left - 1) * decode_s)
 
 
-def prompts_at_once(slack_s: float, decodes: int, prompts: Sequence[int], times: StepTime) -> int:
-    """Number of served prompts to compute in one step: at least one, and no further one that exceeds the streams' slack.
+def prompts_at_once(
+    slack_s: float, decodes: int, prompts: Sequence[int], times: StepTime, *, left_s: float = inf, spare_s: float = 0.0
+) -> int:
+    """Number of served prompts to compute in one step.
 
-    To compute them one after the other delays the later ones little, and all at once would be one gap for every stream.
-    `prompts`: tokens of each, first due first.
+    To compute them one after the other delays the later ones little, and all at once would be one gap for every stream. So a further one
+    enters only within the streams' slack, and the first one waits for streams that would miss their goals by it, while it can.
+    `prompts`: tokens of each, first due first. `left_s`: until a stream misses its goal. `spare_s`: until the first prompt's token is due.
     """
     tokens = 0
     for count, prompt in enumerate(prompts):
         tokens += prompt
-        if count and times.expected_s(decodes, tokens) * times.margin > slack_s:
+        took_s = times.expected_s(decodes, tokens) * times.margin
+        may_wait = count or spare_s > took_s + times.expected_s(decodes, 0) * times.margin
+        if may_wait and took_s > (slack_s if count else left_s):
             return count
     return len(prompts)
 
@@ -134,7 +146,7 @@ def decide(now_s: float, certain: Certain, wanted: Wanted, times: StepTime, *, o
     """
     begins_s = now_s + certain.under_way_s
     alone_s = times.expected_s(certain.decodes, certain.prefill_tokens)
-    slack_s = min((due - begins_s for due in certain.dues_s if due - begins_s >= alone_s), default=float("inf"))
+    slack_s = min((due - begins_s for due in certain.dues_s if due - begins_s >= alone_s), default=inf)
 
     def fits(rollouts: int, tokens: int) -> bool:
         return times.expected_s(certain.decodes + rollouts, certain.prefill_tokens + tokens) * times.margin <= slack_s

@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,12 +24,12 @@ from rollout_svc.coserving.plan import (
     PROMPTS_PLANNED,
     PROMPTS_SEEN,
     Certain,
+    Due,
     Share,
     Stream,
     Wanted,
     decide,
-    due_s,
-    next_due_s,
+    next_due,
     prompts_at_once,
 )
 from rollout_svc.coserving.preemption import ServingScheduler, adapter_of, first, is_urgent, only
@@ -45,6 +46,8 @@ MAX_FAILURES = 10
 WRITTEN_EVERY_S = 0.1
 LOGGED_EVERY_S = 60.0
 """Minimum seconds between two tracebacks of failed plans."""
+NEVER_LATE = Due(-inf, -inf)
+"""Of an urgent request without goals: it enters in the next step, and holds no rollout back."""
 
 T = TypeVar("T")
 Chosen = tuple[list[Request], list[Request]]
@@ -56,10 +59,8 @@ log = logging.getLogger(__name__)
 class _Served:
     """A request with latency goals. Times on `time.monotonic()`."""
 
-    first_due_s: float
+    first: Due
     tpot_s: float
-    first_aimed_s: float
-    """When its first token is planned for."""
     tokens: int = 0
     """Tokens delivered."""
     first_s: float = 0.0
@@ -105,9 +106,10 @@ class CoservingScheduler(ServingScheduler):
         super().add_request(request)
         extra = request.sampling_params.extra_args if request.sampling_params is not None else None
         if extra and (goals := extra.get(GOALS)):
-            left_s = max(0.0, goals["first_due_s"] - time.monotonic())
+            latest_s: float = goals["first_due_s"]
+            left_s = max(0.0, latest_s - time.monotonic())
             self._first_token_s = AIMED * left_s
-            self._served[request.request_id] = _Served(**goals, first_aimed_s=goals["first_due_s"] - (1 - AIMED) * left_s)
+            self._served[request.request_id] = _Served(Due(latest_s - (1 - AIMED) * left_s, latest_s), goals["tpot_s"])
         if not is_urgent(request):
             self._newest_adapter = max(self._newest_adapter, adapter_of(request))
 
@@ -238,18 +240,19 @@ class CoservingScheduler(ServingScheduler):
         waiting_tokens = [self._tokens(request) for request in urgent]
         decode_s = times.expected_s(decodes, 0)
 
-        def dues_s(step_s: float) -> list[float]:
-            return [self._due_s(request, begins_s, step_s, decode_s) for request in self._with_goals(serving)]
-
-        slack_s = min((due - begins_s for due in dues_s(times.expected_s(decodes, prefill_tokens))), default=float("inf"))
-        entering = prompts_at_once(slack_s, decodes, waiting_tokens, times)
+        running_due = [self._due(request, begins_s, decode_s) for request in self._with_goals(serving)]
+        step_s = times.expected_s(decodes, prefill_tokens)
+        slack_s = min((due.by_s(begins_s, step_s) - begins_s for due in running_due), default=inf)
+        left_s = min((due.latest_s - begins_s for due in running_due if due.latest_s >= begins_s + step_s), default=inf)
+        waiting_due = [self._served[request.request_id].first if request.request_id in self._served else NEVER_LATE for request in urgent]
+        spare_s = waiting_due[0].aimed_s - begins_s if urgent else 0.0
+        entering = prompts_at_once(slack_s, decodes, waiting_tokens, times, left_s=left_s, spare_s=spare_s)
         prefill_tokens += sum(waiting_tokens[:entering])
         step_s = times.expected_s(decodes, prefill_tokens)
-        dues = dues_s(step_s)
-        for place, request in enumerate(urgent):
-            if served := self._served.get(request.request_id):
-                later_s = times.expected_s(0, waiting_tokens[place]) if place >= entering else 0.0
-                dues.append(due_s(served.first_aimed_s - later_s, served.first_due_s - later_s, begins_s, step_s))
+        dues = [due.by_s(begins_s, step_s) for due in (*running_due, *waiting_due[:entering])]
+        for due, count in zip(waiting_due[entering:], waiting_tokens[entering:], strict=True):
+            later_s = times.expected_s(0, count)
+            dues.append(Due(due.aimed_s - later_s, due.latest_s - later_s).by_s(begins_s, step_s))
         inside, outside = filling, prompts if entering == len(urgent) else []
         plan = decide(
             now_s,
@@ -310,15 +313,15 @@ class CoservingScheduler(ServingScheduler):
         done = request.num_computed_tokens - request.num_output_placeholders or self.kv_cache_manager.get_computed_blocks(request)[1]
         return min(request.num_tokens - done, self._chunk)
 
-    def _due_s(self, request: Request, begins_s: float, step_s: float, decode_s: float) -> float:
-        """When the running request's next token is due. `begins_s`, `step_s`, `decode_s`: as in `next_due_s`."""
+    def _due(self, request: Request, begins_s: float, decode_s: float) -> Due:
+        """Of the running request's next token. `begins_s`: when the step begins. `decode_s`: as in `next_due`."""
         served = self._served[request.request_id]
         tokens = served.tokens + request.num_output_placeholders
         if not tokens:
-            return due_s(served.first_aimed_s, served.first_due_s, begins_s, step_s)
+            return served.first
         left = max(1, request.max_tokens - tokens)
         stream = Stream(served.first_s or begins_s, served.last_s or begins_s, tokens, left, served.tpot_s)
-        return next_due_s(stream, begins_s, step_s, decode_s)
+        return next_due(stream, decode_s)
 
     def _under_way_s(self, times: StepTime) -> float:
         """Seconds until steps under way will have ended."""

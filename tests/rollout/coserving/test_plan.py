@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from rollout_svc.coserving.plan import AIMED, LONGEST_GAP, Certain, Plan, Share, Stream, Wanted, decide, due_s, next_due_s, prompts_at_once
+from rollout_svc.coserving.plan import AIMED, LONGEST_GAP, Certain, Due, Plan, Share, Stream, Wanted, decide, next_due, prompts_at_once
 from rollout_svc.coserving.step_time import StepTime
 
 TIMES = StepTime([(decodes, tokens, 2e-3 + 1e-4 * decodes + 1e-4 * tokens) for decodes in (0, 8, 64) for tokens in (0, 100)] * 50)
@@ -81,19 +81,19 @@ STREAM = Stream(first_s=10.0, last_s=10.09, tokens=10, left=20, tpot_s=0.01 / AI
 
 
 def test_time_saved_by_early_tokens_is_slack_up_to_the_longest_gap() -> None:
-    assert next_due_s(STREAM, 10.09, 0.004, 0.004) == pytest.approx(10.1)
+    assert next_due(STREAM, 0.004).by_s(10.09, 0.004) == pytest.approx(10.1)
     early = replace(STREAM, last_s=10.08)
-    assert next_due_s(early, 10.08, 0.004, 0.004) == pytest.approx(10.1)
+    assert next_due(early, 0.004).by_s(10.08, 0.004) == pytest.approx(10.1)
     earliest = replace(STREAM, last_s=10.01)
-    assert next_due_s(earliest, 10.01, 0.004, 0.004) == pytest.approx(10.01 + LONGEST_GAP * 0.01)
+    assert next_due(earliest, 0.004).by_s(10.01, 0.004) == pytest.approx(10.01 + LONGEST_GAP * 0.01)
 
 
 def test_late_stream_that_can_catch_up_holds_all_rollouts_and_one_that_cannot_holds_none() -> None:
     late, begins_s, step_s = replace(STREAM, last_s=10.12), 10.12, TIMES.expected_s(4, 0)
-    due = next_due_s(late, begins_s, step_s, step_s)
+    due = next_due(late, step_s).by_s(begins_s, step_s)
     assert decide(begins_s, Certain([due], 4, 0, 0.0), Wanted(30, [9]), TIMES, owed=False) == Plan(0, 0)
     lost = replace(late, left=2)
-    due = next_due_s(lost, begins_s, step_s, step_s)
+    due = next_due(lost, step_s).by_s(begins_s, step_s)
     assert decide(begins_s, Certain([due], 4, 0, 0.0), Wanted(30, [9]), TIMES, owed=False) == Plan(30, 1)
 
 
@@ -101,14 +101,14 @@ def test_stream_past_the_planned_time_and_not_past_its_goal_still_holds_all_roll
     """Its last token: by the plan it was due at 10.1, by its goal at 10.111."""
     step_s = TIMES.expected_s(4, 0)
     for begins_s, plan in ((10.105, Plan(0, 0)), (10.111 - step_s, Plan(0, 0)), (10.112 - step_s, Plan(30, 1))):
-        due = next_due_s(replace(STREAM, left=1), begins_s, step_s, step_s)
+        due = next_due(replace(STREAM, left=1), step_s).by_s(begins_s, step_s)
         assert decide(begins_s, Certain([due], 4, 0, 0.0), Wanted(30, [9]), TIMES, owed=False) == plan
 
 
 def test_first_token_past_the_planned_time_is_lost_only_past_its_goal() -> None:
-    assert due_s(10.09, 10.1, 10.05, 0.004) == 10.09
-    assert 10.092 < due_s(10.09, 10.1, 10.088, 0.004) < 10.0921
-    assert due_s(10.09, 10.1, 10.097, 0.004) == 10.09
+    assert Due(10.09, 10.1).by_s(10.05, 0.004) == 10.09
+    assert 10.092 < Due(10.09, 10.1).by_s(10.088, 0.004) < 10.0921
+    assert Due(10.09, 10.1).by_s(10.097, 0.004) == 10.09
 
 
 def test_prompts_wait_for_each_other_beyond_the_slack_of_streams() -> None:
@@ -117,6 +117,18 @@ def test_prompts_wait_for_each_other_beyond_the_slack_of_streams() -> None:
     assert prompts_at_once(0.0, 4, [50, 50, 50], TIMES) == 1
     assert prompts_at_once(float("inf"), 4, [50, 50, 50], TIMES) == 3
     assert prompts_at_once(0.0, 4, [], TIMES) == 0
+
+
+def test_first_prompt_waits_for_a_stream_that_would_miss_its_goal_while_it_can() -> None:
+    took_s, alone_s = TIMES.margin * TIMES.expected_s(4, 50), TIMES.margin * TIMES.expected_s(4, 0)
+
+    def entering(left_s: float, spare_s: float) -> int:
+        return prompts_at_once(0.0, 4, [50, 50], TIMES, left_s=left_s, spare_s=spare_s)
+
+    assert entering(took_s, 1.0) == 1
+    assert entering(0.9 * took_s, 1.0) == 0
+    assert entering(0.9 * took_s, took_s + 1.1 * alone_s) == 0
+    assert entering(0.9 * took_s, took_s + 0.9 * alone_s) == 1
 
 
 def test_share_is_that_of_the_last_seconds() -> None:
