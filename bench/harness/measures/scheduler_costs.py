@@ -176,6 +176,7 @@ async def _past(url: str, count: int) -> dict[str, float]:
                 batch = TrainBatch(
                     tenant="t", task="t", pool=POOL, version=count, spec=spec, checkpoint=None, start=None, groups=members, weight=1.0
                 )
+                await steps.note_digests(tx.connection, [batch])
                 message = updated(batch, TrainedSpan("t", count, began, began, began), 16).message
                 trained = await weight_updates.weights_updated(tx, [message], SchedulingPolicy.ASYNCHRONOUS)  # pyright: ignore
                 await tx.write_outbox()
