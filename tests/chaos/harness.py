@@ -18,6 +18,7 @@ from marlaas.client import Client
 from marlaas.stack import control as stacks
 from marlaas.stack import database_folder, servers
 from marlaas.stack.state_files import Service, Stack, read_plan, read_stack
+from tests.chaos.chats import chatting, pools_with_goals
 from tests.chaos.faults import Fault, kinds_for, series
 from tests.chaos.replay import replayed
 from tests.chaos.report import Recovery, Report
@@ -31,6 +32,7 @@ RECOVERY_TIMEOUT_S = 240.0
 FINISH_TIMEOUT_S = 600.0
 SWEEP_S = 5.0
 POOL = "tiny"
+TENANTS = ("tenant-0", "tenant-1", "tenant-2")
 ENGINE = f"rollout-{POOL}"
 LOOK_EVERY_S = 0.1
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
@@ -74,17 +76,23 @@ async def run(
         await submitting.keep_four()
         await _progress(stack)
         kinds = [kind for kind in kinds_for(target, lambda: _live_tasks(stack)) if only in kind.kind]
-        for number, fault in enumerate(series(kinds, target.random, faults), 1):
-            if time.monotonic() - started > max_s:
-                emit(f"{number - 1} faults in the given time")
-                break
-            recovery = await _recovery(target, stack, fault)
-            await submitting.keep_four()
-            report.faults = number
-            report.recoveries.append(recovery)
-            engine = "" if recovery.engine_start_s is None else f", of them {recovery.engine_start_s:.1f} s the start of the engine"
-            emit(f"{number:3} {fault.kind:36} {recovery.took_s:6.1f} s{engine}")
-        await _finished(stack, steps)
+        async with chatting(stack, TENANTS[0]) as answers:
+            for number, fault in enumerate(series(kinds, target.random, faults), 1):
+                if time.monotonic() - started > max_s:
+                    emit(f"{number - 1} faults in the given time")
+                    break
+                recovery = await _recovery(target, stack, fault)
+                await submitting.keep_four()
+                report.faults = number
+                report.recoveries.append(recovery)
+                engine = "" if recovery.engine_start_s is None else f", of them {recovery.engine_start_s:.1f} s the start of the engine"
+                emit(f"{number:3} {fault.kind:36} {recovery.took_s:6.1f} s{engine}")
+            before = answers["200"]
+            await _finished(stack, steps)
+            async with asyncio.timeout(RECOVERY_TIMEOUT_S):
+                while answers["200"] == before:  # after the last fault chats are answered
+                    await asyncio.sleep(LOOK_EVERY_S)
+        report.chats = dict(answers)
         report.doctor = await _doctor(data)
         await _count(stack, report)
         finished = [str(row[0]) for row in await _rows(stack, "SELECT id FROM tasks WHERE state = 'finished' ORDER BY id")]
@@ -104,7 +112,7 @@ async def breakable_stack(data: Path, random: Random) -> AsyncIterator[tuple[Sta
         mounted = until_end.enter_context(small_disk(disk))
         # So that the streams' smallest bounds fit the disk too, which the doctor looks at.
         room = {"MARLAAS_NATS_BLOBS_BYTES": str(BLOBS_MIB * 2**20)} if mounted else None
-        plan = stacks.make_plan(data, ROOT / "pools.toml", settings=room)
+        plan = stacks.make_plan(data, pools_with_goals(data), settings=room)
         wires = {f"{name}-nats": Wire(f"{name}-nats", plan.nats_port) for name in SERVICES}
         wires["scheduler-postgres"] = Wire("scheduler-postgres", plan.postgres_port)
         for wire in wires.values():
@@ -147,7 +155,7 @@ class _Submissions:
         live = await _live_tasks(self._stack)
         for number, environment in enumerate(ENVIRONMENTS):
             if self._last.get(environment) not in live:
-                wanted = spec(f"chaos-{self._count}", f"tenant-{number % 3}", environment, number % 3, self._steps)
+                wanted = spec(f"chaos-{self._count}", TENANTS[number % 3], environment, number % 3, self._steps)
                 self._last[environment] = await self._client.submit(wanted)
                 self._count += 1
 

@@ -60,6 +60,8 @@ class Report:
     recoveries: list[Recovery] = field(default_factory=list[Recovery])
     points_reached: dict[str, int] = field(default_factory=dict[str, int])
     """Crash point → number of deaths there."""
+    chats: dict[str, int] = field(default_factory=dict[str, int])
+    """Answers to chats beside the tasks, by status or the error's code."""
     doctor: str = ""
     replayed_steps: int = 0
     """Replayed steps; adapter and checkpoint of each had the run's digests."""
@@ -102,6 +104,7 @@ def table(report: Report) -> str:
             f"{report.faults} faults in {report.took_s:.0f} s; {report.tasks} tasks finished, four at a time: {report.steps} steps, "
             f"{report.trajectories} trajectories",
             f"void groups, resampled: {report.void_groups}",
+            f"chats: {report.chats}",
             f"died at crash points: {report.points_reached}",
             f"doctor: {report.doctor}",
             f"replayed with equal digests: {report.replayed_steps} steps",
