@@ -143,8 +143,7 @@ class Engine:
         self.serving = [*served, *first]
 
         def end() -> None:
-            if self.serving:
-                self._times.learn(decodes, tokens, took_s)
+            self._times.learn(decodes, tokens, took_s)
             for request in self.serving:
                 request.came(1, self.clock.now_s - request.due_s)
                 request.is_complete = request.tokens == TOKENS

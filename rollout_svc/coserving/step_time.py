@@ -1,4 +1,8 @@
-"""How long an engine step takes, learned from the engine's own steps: least squares with forgetting on (1, decodes, prefill tokens)."""
+"""How long an engine step takes, learned from the engine's own steps: least squares with forgetting on (1, decodes, prefill tokens).
+
+Steps of each size are forgotten for later ones of that size. If all were forgotten alike, some seconds of full steps, without requests,
+would leave nothing about small ones: of one decode estimates were then 0.05 to 2.2 times the truth.
+"""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -6,7 +10,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 KEPT = 0.995
-"""Weight of a step relative to its successor: a change of speed is learned within some hundred steps."""
+"""Weight of a step relative to its successor of about the same size: a change of speed is learned within some hundred steps."""
+WRONG = 0.25
+"""Median error above which steps of all sizes are forgotten alike."""
 ERRORS = 256
 """Latest errors of which margin and quantiles are computed."""
 SOLVED_EVERY = 16
@@ -32,7 +38,7 @@ class StepTime:
         """Factor that covers 95 % of its latest errors: multiply estimates that must not be exceeded by it."""
         self.median_error = self.p95_error = 0.0
         """Quantiles of its latest errors, relative to what the steps took."""
-        self._equations = [[0.0] * 4 for _ in SCALE]  # XᵀX | Xᵀy of scaled steps, older ones weighted less
+        self._equations: dict[tuple[int, bool], list[list[float]]] = {}  # by size: XᵀX | Xᵀy of scaled steps, older ones weighted less
         self._weights = (0.0, 0.0, 0.0)  # seconds, per decode, per prefill token
         self._ratios: deque[float] = deque(maxlen=ERRORS)  # took / expected
         self._steps = 0
@@ -61,13 +67,17 @@ class StepTime:
     def _add(self, decodes: int, prefill_tokens: int, took_s: float) -> None:
         # Not NumPy, which takes ten times as long for so few numbers, in each step.
         row = [scale * value for scale, value in zip(SCALE, (1.0, decodes, prefill_tokens), strict=True)]
-        for equation, factor in zip(self._equations, row, strict=True):
+        equations = self._equations.setdefault((decodes.bit_length() // 2, prefill_tokens > 0), [[0.0] * 4 for _ in SCALE])
+        for equation, factor in zip(equations, row, strict=True):
             equation[:] = [KEPT * before + factor * value for before, value in zip(equation, (*row, took_s), strict=True)]
         self._steps += 1
 
     def _solve(self) -> None:
         """Weights with the least squared error, none of them negative."""
-        free, weights, equations = [0, 1, 2], np.zeros(3), np.array(self._equations)
+        by_size = np.array(list(self._equations.values()))
+        free, weights, equations = [0, 1, 2], np.zeros(3), by_size.sum(axis=0)
+        if self.median_error > WRONG:
+            self._equations = dict(zip(self._equations, (KEPT**SOLVED_EVERY * by_size).tolist(), strict=True))
         matrix = equations[:, :3] + RIDGE * np.eye(3)
         target = equations[:, 3] + RIDGE * np.array(self._weights) / SCALE
         while free:

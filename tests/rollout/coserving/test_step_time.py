@@ -57,6 +57,17 @@ def test_steps_without_prompts_keep_what_prompts_cost() -> None:
     assert times.expected_s(20, 160) == pytest.approx(speed(20, 160), rel=0.1)
 
 
+def test_seconds_of_full_steps_keep_what_small_ones_cost() -> None:
+    for seed in range(5):
+        times, random = StepTime(), Random(seed)
+        drive(times, speed, 2_000)
+        for _ in range(3_000):
+            decodes, tokens = 64 - random.randrange(8), random.choice((0, 0, 0, 24, 48))
+            times.learn(decodes, tokens, speed(decodes, tokens) * random.gauss(1.0, 0.12))
+        for small in (1, 8):
+            assert times.expected_s(small, 0) == pytest.approx(speed(small, 0), rel=0.2)
+
+
 def test_stopped_process_changes_little() -> None:
     times = StepTime()
     drive(times, speed, 2_000)
