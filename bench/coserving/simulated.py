@@ -6,7 +6,7 @@ Left out: KV pressure, adapters, and the scheduler, which sends all groups of a 
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from math import inf, log
+from math import log
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -171,17 +171,14 @@ class Engine:
 
         serving = [plan.next_due(one.stream(goals.tpot_s), decode_s) for one in self.serving]
         asked = [plan.Due(one.due_s + plan.AIMED * goals.ttft_s, one.due_s + goals.ttft_s) for one in self.asked]
-        slack_s = min((due.by_s(now_s, decode_s) - now_s for due in serving), default=inf)
-        left_s = min((due.latest_s - now_s for due in serving if due.latest_s >= now_s + decode_s), default=inf)
-        spare_s = asked[0].aimed_s - now_s if asked else 0.0
-        entering = plan.prompts_at_once(slack_s, decodes, prompts, times, left_s=left_s, spare_s=spare_s)
+        entering = plan.prompts_entering(serving, asked, now_s, decode_s, decodes, prompts, times)
         step_s, later_s = times.expected_s(decodes, PROMPT * entering), times.expected_s(0, PROMPT)
-        asked[entering:] = [plan.Due(due.aimed_s - later_s, due.latest_s - later_s) for due in asked[entering:]]
+        asked[entering:] = [due.sooner(later_s) for due in asked[entering:]]
         dues = [due.by_s(now_s, step_s) for due in (*serving, *asked)]
         free = min(free, plan.PROMPTS_PLANNED)
         certain = plan.Certain(dues, decodes, PROMPT * entering, under_way_s=0.0)
         wanted = plan.Wanted(len(self.rollouts), [ROLLOUT_PROMPT] * (free if entering == len(self.asked) else 0))
-        chosen = self.decide(now_s, certain, wanted, times, owed=self._training.value < SHARE)
+        chosen = self.decide(now_s, certain, wanted, times, guaranteed=self._training.value < SHARE)
         self._count(now_s, len(self.rollouts) + free, len(self.rollouts) + free - chosen.running - chosen.prompts)
         return entering, chosen
 

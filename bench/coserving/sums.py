@@ -147,7 +147,7 @@ def table(rows: Sequence[Row]) -> str:
 def capped(most: int) -> Callable[..., Plan]:
     """A `decide` of at most that many rollouts beside requests with goals. 0: time slices, whose rollouts get all the time between."""
 
-    def decide(now_s: float, certain: Certain, wanted: Wanted, times: StepTime, *, owed: bool) -> Plan:  # noqa: ARG001 (the product's)
+    def decide(now_s: float, certain: Certain, wanted: Wanted, times: StepTime, *, guaranteed: bool) -> Plan:  # noqa: ARG001 (the product's)
         running = min(most, wanted.running)
         return Plan(running, min(most - running, len(wanted.prompts)))
 

@@ -58,6 +58,10 @@ class Due(NamedTuple):
         """
         return begins_s + CATCH_UP * step_s if self.aimed_s < begins_s + step_s <= self.latest_s else self.aimed_s
 
+    def sooner(self, by_s: float) -> "Due":
+        """Both times earlier: of a token that comes that much later than the step ends."""
+        return Due(self.aimed_s - by_s, self.latest_s - by_s)
+
 
 def next_due(stream: Stream, decode_s: float) -> Due:
     """Of its next token: it is in time if the stream can be back at its goal by its last token.
@@ -87,6 +91,19 @@ def prompts_at_once(
         if may_wait and took_s > (slack_s if count else left_s):
             return count
     return len(prompts)
+
+
+def prompts_entering(
+    running: Sequence[Due], waiting: Sequence[Due], begins_s: float, step_s: float, decodes: int, prompts: Sequence[int], times: StepTime
+) -> int:
+    """`prompts_at_once` beside the streams. `running`, `waiting`: of served requests; `prompts`: tokens of those that wait, in order.
+
+    `begins_s`, `step_s`: as in `Due.by_s`, without these prompts.
+    """
+    slack_s = min((due.by_s(begins_s, step_s) - begins_s for due in running), default=inf)
+    left_s = min((due.latest_s - begins_s for due in running if due.latest_s >= begins_s + step_s), default=inf)
+    spare_s = waiting[0].aimed_s - begins_s if waiting else 0.0
+    return prompts_at_once(slack_s, decodes, prompts, times, left_s=left_s, spare_s=spare_s)
 
 
 class Share:
@@ -138,10 +155,10 @@ class Plan:
     """Prompts that are computed: the first. 0 while a rollout is held."""
 
 
-def decide(now_s: float, certain: Certain, wanted: Wanted, times: StepTime, *, owed: bool) -> Plan:
+def decide(now_s: float, certain: Certain, wanted: Wanted, times: StepTime, *, guaranteed: bool) -> Plan:
     """Choose the most rollouts, then the most of their prompts, that keep all served requests within their goals.
 
-    A request that would be late even without rollouts holds none back. `owed`: training has less than its share, so that all running
+    A request that would be late even without rollouts holds none back. `guaranteed`: training has less than its share, so that all running
     rollouts get this step, and the first prompt.
     """
     begins_s = now_s + certain.under_way_s
@@ -151,12 +168,12 @@ def decide(now_s: float, certain: Certain, wanted: Wanted, times: StepTime, *, o
     def fits(rollouts: int, tokens: int) -> bool:
         return times.expected_s(certain.decodes + rollouts, certain.prefill_tokens + tokens) * times.margin <= slack_s
 
-    running = wanted.running if owed else bisect_left(range(wanted.running), True, key=lambda before: not fits(before + 1, 0))
+    running = wanted.running if guaranteed else bisect_left(range(wanted.running), True, key=lambda before: not fits(before + 1, 0))
     if running < wanted.running:
         return Plan(running, 0)
     tokens = 0
     for count, prompt in enumerate(wanted.prompts):
         tokens += prompt
         if not fits(running, tokens):
-            return Plan(running, max(count, int(owed)))
+            return Plan(running, max(count, int(guaranteed)))
     return Plan(running, len(wanted.prompts))

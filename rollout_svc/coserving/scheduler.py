@@ -31,6 +31,7 @@ from rollout_svc.coserving.plan import (
     decide,
     next_due,
     prompts_at_once,
+    prompts_entering,
 )
 from rollout_svc.coserving.preemption import ServingScheduler, adapter_of, first, is_urgent, only
 from rollout_svc.coserving.pressure import Cut, cut
@@ -242,24 +243,20 @@ class CoservingScheduler(ServingScheduler):
 
         running_due = [self._due(request, begins_s, decode_s) for request in self._with_goals(serving)]
         step_s = times.expected_s(decodes, prefill_tokens)
-        slack_s = min((due.by_s(begins_s, step_s) - begins_s for due in running_due), default=inf)
-        left_s = min((due.latest_s - begins_s for due in running_due if due.latest_s >= begins_s + step_s), default=inf)
         waiting_due = [self._served[request.request_id].first if request.request_id in self._served else NEVER_LATE for request in urgent]
-        spare_s = waiting_due[0].aimed_s - begins_s if urgent else 0.0
-        entering = prompts_at_once(slack_s, decodes, waiting_tokens, times, left_s=left_s, spare_s=spare_s)
+        entering = prompts_entering(running_due, waiting_due, begins_s, step_s, decodes, waiting_tokens, times)
         prefill_tokens += sum(waiting_tokens[:entering])
         step_s = times.expected_s(decodes, prefill_tokens)
-        dues = [due.by_s(begins_s, step_s) for due in (*running_due, *waiting_due[:entering])]
-        for due, count in zip(waiting_due[entering:], waiting_tokens[entering:], strict=True):
-            later_s = times.expected_s(0, count)
-            dues.append(Due(due.aimed_s - later_s, due.latest_s - later_s).by_s(begins_s, step_s))
+        later = zip(waiting_due[entering:], waiting_tokens[entering:], strict=True)
+        waiting_due[entering:] = [due.sooner(times.expected_s(0, count)) for due, count in later]
+        dues = [due.by_s(begins_s, step_s) for due in (*running_due, *waiting_due)]
         inside, outside = filling, prompts if entering == len(urgent) else []
         plan = decide(
             now_s,
             Certain(dues, decodes, prefill_tokens, under_way_s),
             Wanted(len(decoding), [self._tokens(request) for request in (*inside, *outside)]),
             times,
-            owed=self._training.value < self._share,
+            guaranteed=self._training.value < self._share,
         )
         self._count(plan.running + plan.prompts, len(decoding) + len(inside) + len(prompts))
         hidden = set(map(id, (*decoding[plan.running :], *inside[plan.prompts :])))

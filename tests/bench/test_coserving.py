@@ -95,7 +95,7 @@ def test_requests_come_at_their_mean_rate_and_more_of_them_in_bursts() -> None:
 )
 def test_cap_counts_prompts_and_computes_none_while_a_rollout_is_held(most: int, running: int, prompts: int, planned: Plan) -> None:
     wanted = Wanted(running, [24] * prompts)
-    assert capped(most)(0.0, Certain([], 1, 0, 0.0), wanted, StepTime(), owed=True) == planned
+    assert capped(most)(0.0, Certain([], 1, 0, 0.0), wanted, StepTime(), guaranteed=True) == planned
 
 
 def test_each_arm_with_goals_has_a_decision_and_each_load_its_checks() -> None:

@@ -40,7 +40,7 @@ def best(now_s: float, certain: Certain, wanted: Wanted) -> Plan:
 def test_a_plan_is_the_best_of_all() -> None:
     held = 0
     for now_s, certain, wanted in states(4_000):
-        plan = decide(now_s, certain, wanted, TIMES, owed=False)
+        plan = decide(now_s, certain, wanted, TIMES, guaranteed=False)
         assert plan == best(now_s, certain, wanted)
         held += plan.running < wanted.running
     assert 500 < held < 3_500
@@ -52,7 +52,7 @@ def test_more_slack_runs_no_fewer() -> None:
         alone_s = TIMES.expected_s(certain.decodes, certain.prefill_tokens)
         kept = [due for due in certain.dues_s if due - now_s - certain.under_way_s >= alone_s]
         plans = [
-            decide(now_s, replace(certain, dues_s=[due + more_s for due in kept]), wanted, TIMES, owed=False)
+            decide(now_s, replace(certain, dues_s=[due + more_s for due in kept]), wanted, TIMES, guaranteed=False)
             for more_s in (0.0, 1e-4, 1e-3, 3e-3, 0.01, 0.1)
         ]
         reached = [(plan.running, plan.prompts) for plan in plans]
@@ -60,21 +60,21 @@ def test_more_slack_runs_no_fewer() -> None:
 
 
 def test_no_prompt_enters_while_a_rollout_is_held() -> None:
-    plans = [(decide(now_s, certain, wanted, TIMES, owed=False), wanted) for now_s, certain, wanted in states(2_000)]
+    plans = [(decide(now_s, certain, wanted, TIMES, guaranteed=False), wanted) for now_s, certain, wanted in states(2_000)]
     assert all(plan.prompts == 0 for plan, wanted in plans if plan.running < wanted.running)
 
 
 def test_without_a_request_that_can_be_in_time_all_run() -> None:
     wanted = Wanted(30, [100, 100])
-    assert decide(5.0, Certain([], 4, 0, 0.0), wanted, TIMES, owed=False) == Plan(30, 2)
-    assert decide(5.0, Certain([4.9, 5.001], 4, 0, 0.0), wanted, TIMES, owed=False) == Plan(30, 2)
+    assert decide(5.0, Certain([], 4, 0, 0.0), wanted, TIMES, guaranteed=False) == Plan(30, 2)
+    assert decide(5.0, Certain([4.9, 5.001], 4, 0, 0.0), wanted, TIMES, guaranteed=False) == Plan(30, 2)
 
 
 def test_owed_step_runs_all_rollouts_and_one_prompt() -> None:
     certain = Certain([5.0035], 4, 0, 0.0)
-    assert decide(5.0, certain, Wanted(30, [100, 100]), TIMES, owed=True) == Plan(30, 1)
-    assert decide(5.0, certain, Wanted(30, []), TIMES, owed=True) == Plan(30, 0)
-    assert decide(5.0, certain, Wanted(30, [100]), TIMES, owed=False) == Plan(5, 0)
+    assert decide(5.0, certain, Wanted(30, [100, 100]), TIMES, guaranteed=True) == Plan(30, 1)
+    assert decide(5.0, certain, Wanted(30, []), TIMES, guaranteed=True) == Plan(30, 0)
+    assert decide(5.0, certain, Wanted(30, [100]), TIMES, guaranteed=False) == Plan(5, 0)
 
 
 STREAM = Stream(first_s=10.0, last_s=10.09, tokens=10, left=20, tpot_s=0.01 / AIMED)
@@ -91,10 +91,10 @@ def test_time_saved_by_early_tokens_is_slack_up_to_the_longest_gap() -> None:
 def test_late_stream_that_can_catch_up_holds_all_rollouts_and_one_that_cannot_holds_none() -> None:
     late, begins_s, step_s = replace(STREAM, last_s=10.12), 10.12, TIMES.expected_s(4, 0)
     due = next_due(late, step_s).by_s(begins_s, step_s)
-    assert decide(begins_s, Certain([due], 4, 0, 0.0), Wanted(30, [9]), TIMES, owed=False) == Plan(0, 0)
+    assert decide(begins_s, Certain([due], 4, 0, 0.0), Wanted(30, [9]), TIMES, guaranteed=False) == Plan(0, 0)
     lost = replace(late, left=2)
     due = next_due(lost, step_s).by_s(begins_s, step_s)
-    assert decide(begins_s, Certain([due], 4, 0, 0.0), Wanted(30, [9]), TIMES, owed=False) == Plan(30, 1)
+    assert decide(begins_s, Certain([due], 4, 0, 0.0), Wanted(30, [9]), TIMES, guaranteed=False) == Plan(30, 1)
 
 
 def test_stream_past_the_planned_time_and_not_past_its_goal_still_holds_all_rollouts() -> None:
@@ -102,7 +102,7 @@ def test_stream_past_the_planned_time_and_not_past_its_goal_still_holds_all_roll
     step_s = TIMES.expected_s(4, 0)
     for begins_s, plan in ((10.105, Plan(0, 0)), (10.111 - step_s, Plan(0, 0)), (10.112 - step_s, Plan(30, 1))):
         due = next_due(replace(STREAM, left=1), step_s).by_s(begins_s, step_s)
-        assert decide(begins_s, Certain([due], 4, 0, 0.0), Wanted(30, [9]), TIMES, owed=False) == plan
+        assert decide(begins_s, Certain([due], 4, 0, 0.0), Wanted(30, [9]), TIMES, guaranteed=False) == plan
 
 
 def test_first_token_past_the_planned_time_is_lost_only_past_its_goal() -> None:

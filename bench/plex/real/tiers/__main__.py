@@ -24,9 +24,9 @@ ADAPTERS = 4
 RANK = 8
 AWAKE = "awake"
 LOCKS = "locks"
+"""Name of the folder of locks, which executors that are killed hold in every tier."""
 STRAY_MIB = 4.0
 """By which the memory of a process varies by itself: of a small model that is half."""
-"""Name of the folder of locks, which executors that are killed hold in every tier."""
 
 
 def main() -> None:
