@@ -1,12 +1,53 @@
-"""KV cache pressure: if served requests lack blocks, rollouts give up half of theirs at once, and stay there for a while.
+"""KV cache pressure: rollouts enter as far as all requests can grow, and give up half of their blocks if served requests lack some.
 
-Source: ROSE, arXiv 2605.06534: one cut with a freeze preempts fewer rollouts than to take block after block from rollouts that grow.
+Sources: for the first, the Past-Future scheduler, arXiv 2507.10150: without it a full cache preempts rollouts that have just entered. For
+the second, ROSE, arXiv 2605.06534: one cut with a freeze preempts fewer rollouts than to take block after block from rollouts that grow.
 """
 
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 FROZEN_S = 60.0
 """Maximum seconds until rollouts may grow again."""
+LENGTHS = 128
+"""Latest requests from whose lengths those of others are estimated."""
+
+
+class Lengths:
+    """Tokens sampled for the latest requests that ended."""
+
+    def __init__(self) -> None:
+        self._latest: deque[int] = deque(maxlen=LENGTHS)
+        self._ordered: list[int] | None = []
+
+    def add(self, tokens: int) -> None:
+        self._latest.append(tokens)
+        self._ordered = None
+
+    def left(self, tokens: int, most: int) -> int:
+        """Tokens that follow `tokens`, `most` altogether: the median of requests that got further; if none did, as many again.
+
+        0 as long as no request has ended.
+        """
+        ordered = self._ordered = sorted(self._latest) if self._ordered is None else self._ordered
+        longer = bisect_right(ordered, tokens)
+        expected = ordered[(longer + len(ordered)) // 2] if longer < len(ordered) else 2 * tokens
+        return min(expected, most) - tokens if ordered else 0
+
+
+def growth(requests: Iterable[tuple[int, int]]) -> int:
+    """Maximum tokens, beyond today's, that requests will have at one time, if each samples one in each step.
+
+    `requests`: of each, tokens left, and those that it gives back when it ends besides these.
+    """
+    ordered = sorted(requests)
+    most = given_back = 0
+    for ended, (left, held) in enumerate(ordered):
+        most = max(most, left * (len(ordered) - ended) - given_back)
+        given_back += held
+    return most
 
 
 @dataclass(frozen=True)

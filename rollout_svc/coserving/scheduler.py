@@ -34,11 +34,11 @@ from rollout_svc.coserving.plan import (
     prompts_entering,
 )
 from rollout_svc.coserving.preemption import ServingScheduler, adapter_of, first, is_urgent, only
-from rollout_svc.coserving.pressure import Cut, cut
+from rollout_svc.coserving.pressure import Cut, Lengths, cut, growth
 from rollout_svc.coserving.step_time import Step, StepTime
 from rollout_svc.engine.config import GOALS, URGENT_PRIORITY
 
-USED = ("max_num_active_reqs", "prev_step_scheduled_req_ids", "kv_holding_waiting", "_preempt_request", "_pause_state")
+USED = ("max_num_active_reqs", "prev_step_scheduled_req_ids", "kv_holding_waiting", "_preempt_request", "_free_request", "_pause_state")
 """Names of vLLM's scheduler that latency goals need."""
 PROFILE_STEPS = 512
 """Maximum first steps, of `engine/profile.py` and after it, from which the step time model begins."""
@@ -97,6 +97,7 @@ class CoservingScheduler(ServingScheduler):
         self._first_token_s = 0.0  # planned for the latest request with goals
         self._cut: Cut | None = None
         self._kept = 0  # rollouts that ran after the cut
+        self._lengths = {True: Lengths(), False: Lengths()}  # of urgent requests, and of rollouts
         self._newest_adapter = self._held = self._failures = 0
         self._logged_s = float("-inf")
         self._is_hiding = self._is_stalled = False
@@ -182,6 +183,11 @@ class CoservingScheduler(ServingScheduler):
             self._counts.update(preempted=1, recomputed_tokens=request.num_computed_tokens)
         super()._preempt_request(request, *args, **kwargs)
 
+    def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        if request.num_output_tokens > 1:  # not aborted at its begin, and no check
+            self._lengths[is_urgent(request)].add(request.num_output_tokens)
+        return super()._free_request(request, *args, **kwargs)
+
     # -------------------------------------------------------------------------------------------------------- planning
 
     @contextmanager
@@ -226,7 +232,7 @@ class CoservingScheduler(ServingScheduler):
         """Waiting and running requests that may run; None: all. `free`: sequence slots for further rollouts."""
         if not self._has_goals(urgent):
             return self._chosen_without_goals(urgent, rollouts, free)
-        prompts = self._prompts(len(urgent), min(self._free_for_rollouts(rollouts, free), PROMPTS_PLANNED))
+        prompts = self._prompts(urgent, min(self._free_for_rollouts(rollouts, free), PROMPTS_PLANNED))
         times = self._times = self._times or StepTime(self._profile)
         now_s, under_way_s = time.monotonic(), self._under_way_s(times)
         begins_s = now_s + under_way_s
@@ -266,9 +272,9 @@ class CoservingScheduler(ServingScheduler):
     def _chosen_without_goals(self, urgent: list[Request], rollouts: list[Request], free: int) -> Chosen | None:
         """As `_chosen`. All of a training step's prompts in one engine step would make a request late that comes during it."""
         times = self._times if self._first_token_s and free > 1 and len(self.waiting) > len(urgent) + 1 else None  # one may always enter
-        if self._cut is None and times is None:
+        if len(self.waiting) == len(urgent) or free == 0:
             return None
-        prompts = self._prompts(len(urgent), min(self._free_for_rollouts(rollouts, free), PROMPTS_SEEN))
+        prompts = self._prompts(urgent, min(self._free_for_rollouts(rollouts, free), PROMPTS_SEEN))
         if times is not None:
             tokens = [self._tokens(request) for request in prompts]
             prompts = prompts[: prompts_at_once(LEFT * self._first_token_s, len(self.running), tokens, times)]
@@ -278,9 +284,9 @@ class CoservingScheduler(ServingScheduler):
     def _free_for_rollouts(self, rollouts: list[Request], free: int) -> int:
         return free if self._cut is None else min(free, self._kept - len(rollouts))
 
-    def _prompts(self, after: int, most: int) -> list[Request]:
-        """At most `most` waiting rollouts, the next ones behind `after` urgent requests, with adapter slots, and blocks below the cut."""
-        blocks = self._cut.blocks - self._blocks_of_rollouts() if self._cut is not None else self.cache_config.num_gpu_blocks or 0
+    def _prompts(self, urgent: list[Request], most: int) -> list[Request]:
+        """At most `most` waiting rollouts, the next ones behind `urgent`, that have adapter slots and room in the KV cache."""
+        after = len(urgent)
         assert self.lora_config is not None
         adapters = {adapter_of(request) for request in self.running} - {0}
         most_adapters = self.lora_config.max_loras
@@ -288,22 +294,41 @@ class CoservingScheduler(ServingScheduler):
 
         def seek(request: Request) -> bool:
             """Take the request if it may enter. Returns: whether to look at the next one, too."""
-            nonlocal after, blocks
+            nonlocal after
             after -= 1
             if after >= 0:
                 return True
-            adapter, needed = adapter_of(request), self._blocks(request)
-            if needed > blocks:
-                return False
+            adapter = adapter_of(request)
             if not adapter or adapter in adapters or len(adapters) < most_adapters:
                 adapters.update({adapter} - {0})
-                blocks -= needed
                 found.append(request)
             return len(found) < most
 
         if most > 0:  # each look into a heap costs comparisons
             first(self.waiting, seek, after + PROMPTS_SEEN)
-        return found
+        return found[: self._with_room(found, urgent)] if found else found
+
+    def _with_room(self, prompts: list[Request], urgent: list[Request]) -> int:
+        """Number of prompts, the first ones, that fit below the cut, and leave all running requests room to grow."""
+        groups, block = len(self.kv_cache_config.kv_cache_groups), self.block_size
+        free = block * (self.kv_cache_manager.block_pool.get_num_free_blocks() - sum(map(self._blocks, urgent))) // groups
+        below = block * (self._cut.blocks - self._blocks_of_rollouts()) // groups if self._cut is not None else free
+        requests = [(self._left(request), request.num_output_tokens) for request in self.running]
+        most = sum(left for left, _ in requests)  # if none gave tokens back
+        tokens = 0
+        for count, request in enumerate(prompts):
+            # A preempted rollout's blocks may still be cached, but they count as free.
+            cached = 0 if request.num_output_tokens else self.kv_cache_manager.get_computed_blocks(request)[1]
+            needed, left = block * ((request.num_tokens - cached) // block + 1), self._left(request)
+            tokens, most = tokens + needed, most + left
+            requests.append((left, needed))
+            if tokens > below or tokens + most > free < tokens + growth(requests):
+                return count
+        return len(prompts)
+
+    def _left(self, request: Request) -> int:
+        """Estimate of the tokens that the request still samples."""
+        return self._lengths[is_urgent(request)].left(request.num_output_tokens, request.max_tokens)
 
     def _tokens(self, request: Request) -> int:
         """Tokens that the next step would compute for a request; of waiting ones without those in the prefix cache."""

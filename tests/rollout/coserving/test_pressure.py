@@ -1,8 +1,36 @@
-"""The limit on rollouts' blocks: one cut, then nothing until a task's next step."""
+"""What rollouts will need, and the limit on their blocks: one cut, then nothing until a task's next step."""
 
 from itertools import pairwise
+from random import Random
 
-from rollout_svc.coserving.pressure import FROZEN_S, Cut, cut
+from rollout_svc.coserving.pressure import FROZEN_S, LENGTHS, Cut, Lengths, cut, growth
+
+
+def test_growth_is_the_most_that_requests_have_at_one_time() -> None:
+    random = Random(0)
+    assert growth([]) == 0
+    for _ in range(500):
+        requests = [(random.randrange(30), random.randrange(60)) for _ in range(random.randint(1, 8))]
+        brute = [
+            sum(step if step <= left else -held for left, held in requests)  # a request gives its tokens back after its last one
+            for step in range(31)
+        ]
+        assert growth(requests) == max(0, *brute), requests
+
+
+def test_tokens_left_are_the_median_of_requests_that_got_further() -> None:
+    lengths = Lengths()
+    assert lengths.left(3, 10) == 0, "nothing is known"
+    for tokens in range(1, 11):
+        lengths.add(10 * tokens)
+    assert lengths.left(0, 1_000) == 60
+    assert lengths.left(60, 1_000) == 90 - 60
+    assert lengths.left(60, 80) == 80 - 60, "no request gets further than it may"
+    assert lengths.left(100, 1_000) == 100, "further than any other"
+    assert lengths.left(100, 130) == 130 - 100
+    for _ in range(LENGTHS):
+        lengths.add(7)
+    assert lengths.left(0, 1_000) == 7, "the latest count"
 
 
 def test_cut_leaves_half_or_less_if_more_is_short() -> None:

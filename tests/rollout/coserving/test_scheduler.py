@@ -12,6 +12,7 @@ import pytest
 
 from common.pools import Goals, Serving
 from rollout_svc.coserving import figures
+from rollout_svc.coserving.pressure import LENGTHS
 from rollout_svc.coserving.step_time import StepTime
 from rollout_svc.engine.config import CHECK_PRIORITY, GOALS, URGENT_PRIORITY, EngineSettings, engine_arguments
 from rollout_svc.engine.start import import_vllm
@@ -212,6 +213,27 @@ def test_rollouts_that_grow_in_a_full_cache_cut_nothing(configured: Callable[[Pa
         ahead.deliver()
     assert sum(request.num_preemptions for request in rollouts) == 2, "vLLM's own, one for each seven blocks"
     assert "served" in ahead.scheduler.requests
+
+
+def test_rollouts_enter_a_full_cache_only_as_far_as_all_can_grow(configured: Callable[[Path], Any], tmp_path: Path) -> None:
+    """Sixty blocks for rollouts of eleven each: eight fit with their prompts, of six blocks, and five until they end."""
+    ahead = engine(configured, tmp_path / "figures")
+
+    def sample(names: str, tokens: int) -> tuple[int, int]:
+        """Maximum rollouts in a step, and preemptions, until all have ended."""
+        rollouts, most = [ahead.add(name, [ord(name)] * 99, tokens) for name in names], 0
+        while ahead.scheduler.requests:
+            most = max(most, len(ahead.schedule()))
+            ahead.deliver()
+        return most, sum(request.num_preemptions for request in rollouts)
+
+    before = sample("abcdefgh", 70)
+    assert before[0] == ROLLOUT_SEATS
+    assert before[1] > 0, "nothing is known of lengths"
+    assert sample("ijklmnopqrst", 70) == (5, 0)
+    for _ in range(LENGTHS):
+        ahead.scheduler._lengths[False].add(1)
+    assert sample("ABCDEFGH", 1)[0] == ROLLOUT_SEATS
 
 
 def test_rollouts_without_an_adapter_slot_leave_their_blocks_to_the_next_one(configured: Callable[[Path], Any], tmp_path: Path) -> None:
