@@ -75,14 +75,17 @@ class ServingScheduler(AsyncScheduler):
         if surplus <= 0 and self._missing_blocks(urgent) <= 0:
             return
         for rollout in self._rollouts():
-            surplus -= self._blocks(rollout)
+            surplus -= self.blocks(rollout)
             self._preempt_rollout(rollout)
             if surplus <= 0 and self._missing_blocks(urgent) <= 0:
                 return
 
-    def _blocks(self, request: Request) -> int:
+    def blocks(self, request: Request) -> int:
         """KV cache blocks of a running request, or those that a waiting one needs for its prompt."""
         return len(self.kv_cache_config.kv_cache_groups) * ((request.num_computed_tokens or request.num_tokens) // self.block_size + 1)
+
+    def blocks_of_rollouts(self) -> int:
+        return sum(self.blocks(request) for request in self.running if not is_urgent(request))
 
     def _missing_blocks(self, urgent: list[Request]) -> int:
         """KV cache blocks that the prompts of urgent requests lack, beyond those that running requests need in this step.

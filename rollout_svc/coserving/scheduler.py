@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from vllm.v1.request import Request
 
+from rollout_svc.coserving.entry import RolloutEntry
 from rollout_svc.coserving.figures import FigureFile, Figures
 from rollout_svc.coserving.plan import (
     AIMED,
@@ -33,8 +34,8 @@ from rollout_svc.coserving.plan import (
     prompts_at_once,
     prompts_entering,
 )
-from rollout_svc.coserving.preemption import ServingScheduler, adapter_of, first, is_urgent, only
-from rollout_svc.coserving.pressure import Cut, Lengths, cut, growth
+from rollout_svc.coserving.preemption import ServingScheduler, adapter_of, is_urgent, only
+from rollout_svc.coserving.pressure import Cut, cut
 from rollout_svc.coserving.step_time import Step, StepTime
 from rollout_svc.engine.config import GOALS, URGENT_PRIORITY
 
@@ -97,7 +98,7 @@ class CoservingScheduler(ServingScheduler):
         self._first_token_s = 0.0  # planned for the latest request with goals
         self._cut: Cut | None = None
         self._kept = 0  # rollouts that ran after the cut
-        self._lengths = {True: Lengths(), False: Lengths()}  # of urgent requests, and of rollouts
+        self._entry = RolloutEntry(self)
         self._newest_adapter = self._held = self._failures = 0
         self._logged_s = float("-inf")
         self._is_hiding = self._is_stalled = False
@@ -160,7 +161,7 @@ class CoservingScheduler(ServingScheduler):
         if urgent:
             self._free_slots(urgent)
         short = self._missing_blocks(self._with_goals(urgent)) if self._has_goals(urgent) else 0
-        held = self._blocks_of_rollouts() if short > 0 else 0
+        held = self.blocks_of_rollouts() if short > 0 else 0
         self._cut = cut(self._cut, held, short, self._newest_adapter, time.monotonic())
         if urgent or short > 0:
             self._clear_blocks(urgent, held - self._cut.blocks if short > 0 and self._cut is not None else 0)
@@ -175,17 +176,13 @@ class CoservingScheduler(ServingScheduler):
         is_on = bool(self._served) and self._failures < MAX_FAILURES
         return is_on and bool(self._with_goals(urgent) or self._with_goals(self._serving))
 
-    def _blocks_of_rollouts(self) -> int:
-        return sum(self._blocks(request) for request in self.running if not is_urgent(request))
-
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         if not is_urgent(request):
             self._counts.update(preempted=1, recomputed_tokens=request.num_computed_tokens)
         super()._preempt_request(request, *args, **kwargs)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
-        if request.num_output_tokens > 1:  # not aborted at its begin, and no check
-            self._lengths[is_urgent(request)].add(request.num_output_tokens)
+        self._entry.ended(request)
         return super()._free_request(request, *args, **kwargs)
 
     # -------------------------------------------------------------------------------------------------------- planning
@@ -232,7 +229,7 @@ class CoservingScheduler(ServingScheduler):
         """Waiting and running requests that may run; None: all. `free`: sequence slots for further rollouts."""
         if not self._has_goals(urgent):
             return self._chosen_without_goals(urgent, rollouts, free)
-        prompts = self._prompts(urgent, min(self._free_for_rollouts(rollouts, free), PROMPTS_PLANNED))
+        prompts = self._entry.rollouts(urgent, min(self._free_for_rollouts(rollouts, free), PROMPTS_PLANNED), self._cut)
         times = self._times = self._times or StepTime(self._profile)
         now_s, under_way_s = time.monotonic(), self._under_way_s(times)
         begins_s = now_s + under_way_s
@@ -274,7 +271,7 @@ class CoservingScheduler(ServingScheduler):
         times = self._times if self._first_token_s and free > 1 and len(self.waiting) > len(urgent) + 1 else None  # one may always enter
         if len(self.waiting) == len(urgent) or free == 0:
             return None
-        prompts = self._prompts(urgent, min(self._free_for_rollouts(rollouts, free), PROMPTS_SEEN))
+        prompts = self._entry.rollouts(urgent, min(self._free_for_rollouts(rollouts, free), PROMPTS_SEEN), self._cut)
         if times is not None:
             tokens = [self._tokens(request) for request in prompts]
             prompts = prompts[: prompts_at_once(LEFT * self._first_token_s, len(self.running), tokens, times)]
@@ -283,52 +280,6 @@ class CoservingScheduler(ServingScheduler):
 
     def _free_for_rollouts(self, rollouts: list[Request], free: int) -> int:
         return free if self._cut is None else min(free, self._kept - len(rollouts))
-
-    def _prompts(self, urgent: list[Request], most: int) -> list[Request]:
-        """At most `most` waiting rollouts, the next ones behind `urgent`, that have adapter slots and room in the KV cache."""
-        after = len(urgent)
-        assert self.lora_config is not None
-        adapters = {adapter_of(request) for request in self.running} - {0}
-        most_adapters = self.lora_config.max_loras
-        found: list[Request] = []
-
-        def seek(request: Request) -> bool:
-            """Take the request if it may enter. Returns: whether to look at the next one, too."""
-            nonlocal after
-            after -= 1
-            if after >= 0:
-                return True
-            adapter = adapter_of(request)
-            if not adapter or adapter in adapters or len(adapters) < most_adapters:
-                adapters.update({adapter} - {0})
-                found.append(request)
-            return len(found) < most
-
-        if most > 0:  # each look into a heap costs comparisons
-            first(self.waiting, seek, after + PROMPTS_SEEN)
-        return found[: self._with_room(found, urgent)] if found else found
-
-    def _with_room(self, prompts: list[Request], urgent: list[Request]) -> int:
-        """Number of prompts, the first ones, that fit below the cut, and leave all running requests room to grow."""
-        groups, block = len(self.kv_cache_config.kv_cache_groups), self.block_size
-        free = block * (self.kv_cache_manager.block_pool.get_num_free_blocks() - sum(map(self._blocks, urgent))) // groups
-        below = block * (self._cut.blocks - self._blocks_of_rollouts()) // groups if self._cut is not None else free
-        requests = [(self._left(request), request.num_output_tokens) for request in self.running]
-        most = sum(left for left, _ in requests)  # if none gave tokens back
-        tokens = 0
-        for count, request in enumerate(prompts):
-            # A preempted rollout's blocks may still be cached, but they count as free.
-            cached = 0 if request.num_output_tokens else self.kv_cache_manager.get_computed_blocks(request)[1]
-            needed, left = block * ((request.num_tokens - cached) // block + 1), self._left(request)
-            tokens, most = tokens + needed, most + left
-            requests.append((left, needed))
-            if tokens > below or tokens + most > free < tokens + growth(requests):
-                return count
-        return len(prompts)
-
-    def _left(self, request: Request) -> int:
-        """Estimate of the tokens that the request still samples."""
-        return self._lengths[is_urgent(request)].left(request.num_output_tokens, request.max_tokens)
 
     def _tokens(self, request: Request) -> int:
         """Tokens that the next step would compute for a request; of waiting ones without those in the prefix cache."""
@@ -363,7 +314,7 @@ class CoservingScheduler(ServingScheduler):
         times = self._times or StepTime()
         now = {
             "held": self._held,
-            "serving_blocks": sum(self._blocks(request) for request in self.running if is_urgent(request)),
+            "serving_blocks": sum(self.blocks(request) for request in self.running if is_urgent(request)),
             "blocks": self.cache_config.num_gpu_blocks or 0,
             "goals_off": int(self._failures == MAX_FAILURES),
         }

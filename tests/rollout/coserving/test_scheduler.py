@@ -232,7 +232,7 @@ def test_rollouts_enter_a_full_cache_only_as_far_as_all_can_grow(configured: Cal
     assert before[1] > 0, "nothing is known of lengths"
     assert sample("ijklmnopqrst", 70) == (5, 0)
     for _ in range(LENGTHS):
-        ahead.scheduler._lengths[False].add(1)
+        ahead.scheduler._entry._lengths[False].add(1)
     assert sample("ABCDEFGH", 1)[0] == ROLLOUT_SEATS
 
 
