@@ -142,7 +142,7 @@ class Wanted:
     """What rollouts would compute in the step."""
 
     running: int
-    """Rollouts that would decode one token each, oldest first."""
+    """Rollouts that would decode one token each, in order."""
     prompts: Sequence[int]
     """Tokens of each waiting prompt that no cache has, in order."""
 
@@ -150,7 +150,7 @@ class Wanted:
 @dataclass(frozen=True)
 class Plan:
     running: int
-    """Rollouts that decode: the oldest."""
+    """Rollouts that decode: the first."""
     prompts: int
     """Prompts that are computed: the first. 0 while a rollout is held."""
 

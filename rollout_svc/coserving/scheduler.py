@@ -76,6 +76,17 @@ def require_names(scheduler: object) -> None:
         raise RuntimeError(f"latency goals need a vLLM whose scheduler has {', '.join(missing)}; install a tested one")
 
 
+def by_adapter(rollouts: list[Request]) -> list[Request]:
+    """The order in which they run beside requests: those with the oldest one's adapter, then those with the next one's, and so on.
+
+    Each adapter in a batch costs time, and the training step of few tasks ends sooner than that of all.
+    """
+    groups: dict[int, list[Request]] = {}
+    for request in rollouts:
+        groups.setdefault(adapter_of(request), []).append(request)
+    return [request for group in groups.values() for request in group]
+
+
 class CoservingScheduler(ServingScheduler):
     """Holds rollouts back as far as the latency goals of served requests demand."""
 
@@ -262,7 +273,8 @@ class CoservingScheduler(ServingScheduler):
             guaranteed=self._training.value < self._share,
         )
         self._count(plan.running + plan.prompts, len(decoding) + len(inside) + len(prompts))
-        hidden = set(map(id, (*decoding[plan.running :], *inside[plan.prompts :])))
+        held = by_adapter(decoding)[plan.running :] if plan.running < len(decoding) else []
+        hidden = set(map(id, (*held, *inside[plan.prompts :])))
         running = [request for request in self.running if id(request) not in hidden] if hidden else self.running
         return [*urgent[:entering], *outside[: max(0, plan.prompts - len(inside))]], running
 

@@ -149,6 +149,17 @@ def test_rollouts_beyond_the_goals_wait_a_step_oldest_first_and_keep_their_cache
     assert all(ahead.delivered[each] == [*range(20, 50)] for each in (*"012345", "late"))
 
 
+def test_rollouts_with_the_oldest_ones_adapter_run_first(configured: Callable[[Path], Any], tmp_path: Path) -> None:
+    ahead = engine(configured, tmp_path / "figures")
+    for number in range(6):
+        ahead.add(f"{number}", PROMPT, 30, adapter=1 + number % 2)
+    ahead.schedule()
+    ahead.deliver()
+    ahead.scheduler._times = StepTime(SLOW)
+    ahead.add("served", [7, 8, 9], 2, URGENT_PRIORITY, extra=goals(ttft_s=5.0))
+    assert ahead.schedule().keys() == {*"0241", "served"}
+
+
 def test_prompts_of_rollouts_leave_a_request_that_may_come_half_of_its_time(configured: Callable[[Path], Any], tmp_path: Path) -> None:
     """A prompt of 20 tokens takes 20 ms, and the latest request's first token is planned to take 90 ms."""
     ahead = engine(configured, tmp_path / "figures")
