@@ -1,10 +1,12 @@
 """Which waiting rollouts may enter the engine's batch: those with an adapter slot, and room in the KV cache to grow."""
 
+import time
+
 from vllm.v1.request import Request
 
 from rollout_svc.coserving.plan import PROMPTS_SEEN
 from rollout_svc.coserving.preemption import ServingScheduler, adapter_of, first, is_urgent
-from rollout_svc.coserving.pressure import Cut, Lengths, growth
+from rollout_svc.coserving.pressure import Cut, Lengths, Peak, growth
 
 
 class RolloutEntry:
@@ -13,6 +15,7 @@ class RolloutEntry:
     def __init__(self, scheduler: ServingScheduler) -> None:
         self._scheduler = scheduler
         self._lengths = {True: Lengths(), False: Lengths()}  # of urgent requests, and of rollouts
+        self._serving_blocks = Peak()
 
     def ended(self, request: Request) -> None:
         """Learn from the length of a request that ended."""
@@ -21,6 +24,9 @@ class RolloutEntry:
 
     def rollouts(self, urgent: list[Request], most: int, limit: Cut | None) -> list[Request]:
         """At most `most` waiting rollouts that may enter, the next ones behind `urgent`."""
+        serving = sum(map(self._scheduler.blocks, (*urgent, *self._scheduler.serving)))
+        most_blocks = self._scheduler.cache_config.num_gpu_blocks or 0
+        reserved = min(self._serving_blocks.of(serving, time.monotonic()) - serving, most_blocks // 2)
         after, lora = len(urgent), self._scheduler.lora_config
         assert lora is not None
         adapters = {adapter_of(request) for request in self._scheduler.running} - {0}
@@ -40,13 +46,16 @@ class RolloutEntry:
 
         if most > 0:  # each look into a heap costs comparisons
             first(self._scheduler.waiting, seek, after + PROMPTS_SEEN)
-        return found[: self._with_room(found, urgent, limit)] if found else found
+        return found[: self._with_room(found, reserved + sum(map(self._scheduler.blocks, urgent)), limit)] if found else found
 
-    def _with_room(self, prompts: list[Request], urgent: list[Request], limit: Cut | None) -> int:
-        """Number of prompts, the first ones, that fit below the limit, and leave all running requests room to grow."""
+    def _with_room(self, prompts: list[Request], reserved: int, limit: Cut | None) -> int:
+        """Number of prompts, the first ones, that fit below the limit, and leave all running requests room to grow; one if none runs.
+
+        `reserved`: blocks for served requests that wait, or may come.
+        """
         scheduler, block = self._scheduler, self._scheduler.block_size
         groups, manager = len(scheduler.kv_cache_config.kv_cache_groups), scheduler.kv_cache_manager
-        free = block * (manager.block_pool.get_num_free_blocks() - sum(map(scheduler.blocks, urgent))) // groups
+        free = block * (manager.block_pool.get_num_free_blocks() - reserved) // groups
         below = block * (limit.blocks - scheduler.blocks_of_rollouts()) // groups if limit is not None else free
         requests = [(self._left(request), request.num_output_tokens) for request in scheduler.running]
         most = sum(left for left, _ in requests)  # if none gave tokens back
@@ -58,7 +67,7 @@ class RolloutEntry:
             tokens, most = tokens + needed, most + left
             requests.append((left, needed))
             if tokens > below or tokens + most > free < tokens + growth(requests):
-                return count
+                return max(count, int(not scheduler.running))
         return len(prompts)
 
     def _left(self, request: Request) -> int:

@@ -32,7 +32,7 @@ class ServingScheduler(AsyncScheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._rollout_adapters = rollout_adapters(self.vllm_config)
-        self._serving: list[Request] = []  # urgent requests that run, when a step begins: none of them is preempted in it
+        self.serving: list[Request] = []  # urgent requests that run, when a step begins: none of them is preempted in it
         assert self.lora_config is not None
         self._most_adapters = self.lora_config.max_loras
         self.lora_config = copy(self.lora_config)  # its maximum changes with each step; the worker keeps the original
@@ -41,7 +41,7 @@ class ServingScheduler(AsyncScheduler):
         if self._pause_state == PauseState.PAUSED_ALL:
             return super().schedule(*args, **kwargs)
         urgent = first(self.waiting, is_urgent)
-        self._serving = [request for request in self.running if request.priority <= URGENT_PRIORITY]
+        self.serving = [request for request in self.running if request.priority <= URGENT_PRIORITY]
         self._make_room(urgent)
         self._limit_adapters(urgent)
         with self._visible(urgent):
@@ -63,7 +63,7 @@ class ServingScheduler(AsyncScheduler):
         short = len(self.running) + len(urgent) - self.max_num_running_reqs
         for rollout in self._rollouts()[:short] if short > 0 else ():
             self._preempt_rollout(rollout)
-        wanted = {adapter_of(request) for request in [*urgent, *self._serving]} - {0}
+        wanted = {adapter_of(request) for request in [*urgent, *self.serving]} - {0}
         sharing = Counter(map(adapter_of, self.running))
         rarest = sorted(sharing.keys() - wanted - {0}, key=lambda adapter: sharing[adapter])
         unwanted = set(rarest[: max(0, len(wanted) + len(rarest) - self._most_adapters)])
@@ -92,7 +92,7 @@ class ServingScheduler(AsyncScheduler):
 
         Without such prompts: those that running urgent requests lack, as rollouts may wait for theirs.
         """
-        growing = self.running if urgent else self._serving
+        growing = self.running if urgent else self.serving
         begun = sum(request.num_computed_tokens % self.block_size == 0 for request in growing)
         needed = begun + sum(request.num_tokens // self.block_size + 1 for request in urgent)
         return len(self.kv_cache_config.kv_cache_groups) * needed - self.kv_cache_manager.block_pool.get_num_free_blocks()
@@ -100,7 +100,7 @@ class ServingScheduler(AsyncScheduler):
     def _limit_adapters(self, urgent: list[Request]) -> None:
         """Keep rollouts off the adapter slots reserved for serving; running requests keep theirs."""
         running = {request.lora_request.lora_int_id for request in self.running if request.lora_request}
-        serving = {adapter_of(request) for request in [*urgent, *self._serving]} - {0}
+        serving = {adapter_of(request) for request in [*urgent, *self.serving]} - {0}
         assert self.lora_config is not None
         self.lora_config.max_loras = max(len(running), min(self._most_adapters, self._rollout_adapters + len(serving)))
 

@@ -50,6 +50,22 @@ def growth(requests: Iterable[tuple[int, int]]) -> int:
     return most
 
 
+class Peak:
+    """Highest of the values of the last `FROZEN_S`."""
+
+    def __init__(self) -> None:
+        self._falling: deque[tuple[float, int]] = deque()  # values that no later one reaches, with their times
+
+    def of(self, value: int, now_s: float) -> int:
+        """Add a value. Returns: the highest."""
+        while self._falling and self._falling[-1][1] <= value:
+            self._falling.pop()
+        self._falling.append((now_s, value))
+        while self._falling[0][0] <= now_s - FROZEN_S:
+            self._falling.popleft()
+        return self._falling[0][1]
+
+
 @dataclass(frozen=True)
 class Cut:
     """A limit on rollouts' KV cache blocks."""

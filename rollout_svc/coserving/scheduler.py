@@ -185,7 +185,7 @@ class CoservingScheduler(ServingScheduler):
     def _has_goals(self, urgent: list[Request]) -> bool:
         """Whether goals are on, and a request with goals runs, or waits among `urgent`."""
         is_on = bool(self._served) and self._failures < MAX_FAILURES
-        return is_on and bool(self._with_goals(urgent) or self._with_goals(self._serving))
+        return is_on and bool(self._with_goals(urgent) or self._with_goals(self.serving))
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         if not is_urgent(request):
@@ -244,7 +244,7 @@ class CoservingScheduler(ServingScheduler):
         times = self._times = self._times or StepTime(self._profile)
         now_s, under_way_s = time.monotonic(), self._under_way_s(times)
         begins_s = now_s + under_way_s
-        serving = self._serving
+        serving = self.serving
         filling: list[Request] = []  # prompts that need several steps
         decoding: list[Request] = [] if self._is_chunking else rollouts
         for request in rollouts if self._is_chunking else ():

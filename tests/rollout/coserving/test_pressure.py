@@ -3,7 +3,7 @@
 from itertools import pairwise
 from random import Random
 
-from rollout_svc.coserving.pressure import FROZEN_S, LENGTHS, Cut, Lengths, cut, growth
+from rollout_svc.coserving.pressure import FROZEN_S, LENGTHS, Cut, Lengths, Peak, cut, growth
 
 
 def test_growth_is_the_most_that_requests_have_at_one_time() -> None:
@@ -31,6 +31,14 @@ def test_tokens_left_are_the_median_of_requests_that_got_further() -> None:
     for _ in range(LENGTHS):
         lengths.add(7)
     assert lengths.left(0, 1_000) == 7, "the latest count"
+
+
+def test_peak_is_the_highest_value_of_as_long_as_a_cut_holds() -> None:
+    random, peak, values, now_s = Random(0), Peak(), list[tuple[float, int]](), 1e6
+    for _ in range(1_000):
+        now_s += random.expovariate(6 / FROZEN_S)
+        values.append((now_s, random.randrange(100)))
+        assert peak.of(values[-1][1], now_s) == max(value for at_s, value in values if at_s > now_s - FROZEN_S)
 
 
 def test_cut_leaves_half_or_less_if_more_is_short() -> None:

@@ -247,6 +247,29 @@ def test_rollouts_enter_a_full_cache_only_as_far_as_all_can_grow(configured: Cal
     assert sample("ABCDEFGH", 1)[0] == ROLLOUT_SEATS
 
 
+def test_rollouts_leave_blocks_for_as_many_requests_as_came_lately(configured: Callable[[Path], Any], tmp_path: Path) -> None:
+    """Requests of eight blocks each come in pairs, with a pause; the cut that the first ones cause ends with a newer adapter."""
+    ahead = engine(configured, tmp_path / "figures")
+    cuts = list[int]()
+    for turn in range(6):
+        rollouts = [ahead.add(f"{turn} {number}", [turn, number] * 50, 70, adapter=1 + turn) for number in range(16)]
+        for _ in range(60):
+            ahead.schedule()
+            ahead.deliver()
+        before = ahead.scheduler._cut
+        for name in ("one", "two"):
+            ahead.add(f"{turn} {name}", [turn, 9, len(name)] * 35, 20, URGENT_PRIORITY, extra=goals(10.0, 1.0))
+        ahead.schedule()
+        ahead.deliver()
+        cuts.append(ahead.scheduler._cut is not before)
+        while any(request.request_id in ahead.scheduler.requests for request in rollouts):
+            ahead.schedule()
+            ahead.deliver()
+    assert cuts == [1, 0, 0, 0, 0, 0]
+    ahead.add("large", list(range(700)), 4, adapter=9)
+    assert "large" in ahead.schedule(), "alone it may have all"
+
+
 def test_rollouts_without_an_adapter_slot_leave_their_blocks_to_the_next_one(configured: Callable[[Path], Any], tmp_path: Path) -> None:
     ahead = engine(configured, tmp_path / "figures")
     ahead.add("served", [1, 2, 3], 40, URGENT_PRIORITY, extra=goals(10.0, 1.0))
