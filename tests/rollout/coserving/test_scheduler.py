@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -10,55 +9,16 @@ from typing import Any
 
 import pytest
 
-from common.pools import Goals, Serving
+from common.pools import Serving
 from rollout_svc.coserving import figures
-from rollout_svc.coserving.pressure import LENGTHS
 from rollout_svc.coserving.step_time import StepTime
 from rollout_svc.engine.config import CHECK_PRIORITY, GOALS, URGENT_PRIORITY, EngineSettings, engine_arguments
-from rollout_svc.engine.start import import_vllm
-from tests.support.rollout.model_free import ModelFree
+from tests.support.rollout.coserving import PROMPT, SEATS, SERVED_SEATS, engine, goals, own_prompt
 from tests.support.rollout.requests import POOL
 
-SEATS, SERVED_SEATS, BLOCKS = 12, 4, 60
-ROLLOUT_SEATS = SEATS - SERVED_SEATS
 STEPS = 10_000
-PROMPT = list(range(20))
 SLOW = [(decodes, tokens, decodes + 1e-3 * tokens) for decodes in (0, 8) for tokens in (1, 100)] * 50
 """Steps of an engine that takes a second for each decode, so that the test's own time does not matter."""
-
-
-@pytest.fixture(scope="module")
-def configured() -> Callable[[Path], Any]:
-    """vLLM's configuration of an engine with goals, and few blocks and adapters, that writes its figures to a path."""
-    settings = replace(
-        EngineSettings.of(POOL, device="cpu"),
-        sequences=SEATS,
-        adapters=4,
-        adapters_held=16,
-        serving_sequences=SERVED_SEATS,
-        serving_adapters=1,
-        goals=Goals(0.1, 0.01),
-        training_share=0.1,
-        sleeps=True,
-    )
-    import_vllm(settings)
-
-    def of(path: Path) -> Any:
-        config = engine_arguments(replace(settings, figures=path), cpu=True).create_engine_config()
-        config.cache_config.num_gpu_blocks = BLOCKS
-        return config
-
-    return of
-
-
-def engine(configured: Callable[[Path], Any], path: Path) -> ModelFree:
-    from rollout_svc.coserving.checks import SleepingCoservingScheduler
-
-    return ModelFree(configured(path), SleepingCoservingScheduler)
-
-
-def goals(ttft_s: float = 0.1, tpot_s: float = 0.01) -> dict[str, Any]:
-    return {GOALS: {"first_due_s": time.monotonic() + ttft_s, "tpot_s": tpot_s}}
 
 
 def test_random_steps_lose_no_request_and_no_block(configured: Callable[[Path], Any], tmp_path: Path) -> None:
@@ -169,138 +129,13 @@ def test_prompts_of_rollouts_leave_a_request_that_may_come_half_of_its_time(conf
         ahead.schedule()
         ahead.deliver()
     for number in range(6):
-        ahead.add(f"{number}", _prompt(number)[:20], 30)
+        ahead.add(f"{number}", own_prompt(number)[:20], 30)
     assert ahead.schedule() == {"0": 20, "1": 20}
     ahead.deliver()
     assert ahead.schedule() == {"0": 1, "1": 1, "2": 20, "3": 20}
     ahead.deliver()
     ahead.scheduler._first_token_s = 1e-9
     assert ahead.schedule() == {**dict.fromkeys("0123", 1), "4": 20}, "one at least"
-
-
-def test_served_prompt_without_blocks_cuts_rollouts_to_half_once_until_a_newer_adapter(
-    configured: Callable[[Path], Any], tmp_path: Path
-) -> None:
-    ahead = engine(configured, tmp_path / "figures")
-    rollouts = [ahead.add(f"{number}", _prompt(number), 200, adapter=1) for number in range(ROLLOUT_SEATS)]
-    ahead.schedule()
-    ahead.deliver()
-    ahead.add("served", _prompt(100), 4, URGENT_PRIORITY, extra=goals(10.0, 1.0))
-    assert ahead.schedule().keys() == {*"0123", "served"}
-    assert [request.num_preemptions for request in rollouts] == [0] * 4 + [1] * 4
-    for _ in range(20):
-        ahead.deliver()
-        assert ahead.schedule().keys() <= {*"0123", "served"}
-    assert "served" not in ahead.scheduler.requests
-    assert sum(request.num_preemptions for request in rollouts) == 4
-    ahead.deliver()
-    ahead.add("next step", [1, 2, 3], 4, adapter=2)
-    assert ahead.schedule().keys() >= {*"01234"}
-
-
-def test_after_a_cut_no_more_rollouts_run_than_it_left(configured: Callable[[Path], Any], tmp_path: Path) -> None:
-    """They grow: small ones in the place of a large one would soon have more blocks than the cut left."""
-    ahead = engine(configured, tmp_path / "figures")
-    for number in range(ROLLOUT_SEATS):
-        ahead.add(f"{number}", _prompt(number), 2 if number == 3 else 200, adapter=1)
-    ahead.schedule()
-    ahead.deliver()
-    ahead.add("served", _prompt(100), 40, URGENT_PRIORITY, extra=goals(10.0, 1.0))
-    for name in ("small", "smaller"):
-        ahead.add(name, [1, 2, 3], 200, priority=-5, adapter=1)
-    assert ahead.schedule().keys() == {*"0123", "served"}
-    for _ in range(3):
-        ahead.deliver()
-        ahead.schedule()
-    assert {each.request_id for each in ahead.scheduler.running} == {*"012", "small", "served"}
-
-
-def test_rollouts_that_grow_in_a_full_cache_cut_nothing(configured: Callable[[Path], Any], tmp_path: Path) -> None:
-    ahead = engine(configured, tmp_path / "figures")
-    rollouts = [ahead.add(f"{number}", _prompt(number), 200) for number in range(ROLLOUT_SEATS)]
-    ahead.add("served", [1, 2, 3], 40, URGENT_PRIORITY, extra=goals(10.0, 1.0))
-    for _ in range(35):
-        ahead.schedule()
-        ahead.deliver()
-    assert sum(request.num_preemptions for request in rollouts) == 2, "vLLM's own, one for each seven blocks"
-    assert "served" in ahead.scheduler.requests
-
-
-def test_rollouts_enter_a_full_cache_only_as_far_as_all_can_grow(configured: Callable[[Path], Any], tmp_path: Path) -> None:
-    """Sixty blocks for rollouts of eleven each: eight fit with their prompts, of six blocks, and five until they end."""
-    ahead = engine(configured, tmp_path / "figures")
-
-    def sample(names: str, tokens: int) -> tuple[int, int]:
-        """Maximum rollouts in a step, and preemptions, until all have ended."""
-        rollouts, most = [ahead.add(name, [ord(name)] * 99, tokens) for name in names], 0
-        while ahead.scheduler.requests:
-            most = max(most, len(ahead.schedule()))
-            ahead.deliver()
-        return most, sum(request.num_preemptions for request in rollouts)
-
-    before = sample("abcdefgh", 70)
-    assert before[0] == ROLLOUT_SEATS
-    assert before[1] > 0, "nothing is known of lengths"
-    assert sample("ijklmnopqrst", 70) == (5, 0)
-    for _ in range(LENGTHS):
-        ahead.scheduler._entry._lengths[False].add(1)
-    assert sample("ABCDEFGH", 1)[0] == ROLLOUT_SEATS
-
-
-def test_rollouts_leave_blocks_for_as_many_requests_as_came_lately(configured: Callable[[Path], Any], tmp_path: Path) -> None:
-    """Requests of eight blocks each come in pairs, with a pause; the cut that the first ones cause ends with a newer adapter."""
-    ahead = engine(configured, tmp_path / "figures")
-    cuts = list[int]()
-    for turn in range(6):
-        rollouts = [ahead.add(f"{turn} {number}", [turn, number] * 50, 70, adapter=1 + turn) for number in range(16)]
-        for _ in range(60):
-            ahead.schedule()
-            ahead.deliver()
-        before = ahead.scheduler._cut
-        for name in ("one", "two"):
-            ahead.add(f"{turn} {name}", [turn, 9, len(name)] * 35, 20, URGENT_PRIORITY, extra=goals(10.0, 1.0))
-        ahead.schedule()
-        ahead.deliver()
-        cuts.append(ahead.scheduler._cut is not before)
-        while any(request.request_id in ahead.scheduler.requests for request in rollouts):
-            ahead.schedule()
-            ahead.deliver()
-    assert cuts == [1, 0, 0, 0, 0, 0]
-    ahead.add("large", list(range(700)), 4, adapter=9)
-    assert "large" in ahead.schedule(), "alone it may have all"
-
-
-def test_rollouts_without_an_adapter_slot_leave_their_blocks_to_the_next_one(configured: Callable[[Path], Any], tmp_path: Path) -> None:
-    ahead = engine(configured, tmp_path / "figures")
-    ahead.add("served", [1, 2, 3], 40, URGENT_PRIORITY, extra=goals(10.0, 1.0))
-    for adapter in range(1, 4):
-        ahead.add(f"{adapter}", [1, 2, 3], 40, adapter=adapter)
-    ahead.schedule()
-    ahead.deliver()
-    for name in ("large", "larger"):
-        ahead.add(name, list(range(500)), 4, adapter=4)
-    ahead.add("small", [4, 5, 6], 4, adapter=1)
-    assert ahead.schedule().keys() == {"served", *"123", "small"}
-
-
-def test_canary_takes_only_the_blocks_that_it_needs(configured: Callable[[Path], Any], tmp_path: Path) -> None:
-    ahead = engine(configured, tmp_path / "figures")
-    rollouts = [ahead.add(f"{number}", _prompt(number), 200) for number in range(ROLLOUT_SEATS)]
-    ahead.schedule()
-    ahead.deliver()
-    ahead.add("canary", _prompt(100), 1, URGENT_PRIORITY)
-    assert "canary" in ahead.schedule()
-    assert sum(request.num_preemptions for request in rollouts) == 1
-
-
-def test_rollouts_leave_the_places_of_served_requests_free(configured: Callable[[Path], Any], tmp_path: Path) -> None:
-    ahead = engine(configured, tmp_path / "figures")
-    for number in range(SEATS):
-        ahead.add(f"{number}", PROMPT, 30)
-    assert len(ahead.schedule()) == ROLLOUT_SEATS
-    ahead.deliver()
-    ahead.add("served", PROMPT, 4, URGENT_PRIORITY, extra=goals(10.0, 1.0))
-    assert len(ahead.schedule()) == ROLLOUT_SEATS + 1
 
 
 class Broken(StepTime):
@@ -369,11 +204,6 @@ def test_without_goals_vllm_gets_what_it_got_before() -> None:
     assert GOALS not in arguments.additional_config
     assert arguments.scheduler_cls == "rollout_svc.coserving.preemption.ServingScheduler"
     assert engine_arguments(EngineSettings.of(POOL, device="cpu"), cpu=True).scheduler_cls is None
-
-
-def _prompt(number: int) -> list[int]:
-    """Six blocks of its own, and the first tokens of the next one."""
-    return [number + 1] * 99
 
 
 def _aborted() -> Any:
