@@ -179,7 +179,8 @@ class Engine:
         certain = plan.Certain(dues, decodes, PROMPT * entering, under_way_s=0.0)
         wanted = plan.Wanted(len(self.rollouts), [ROLLOUT_PROMPT] * (free if entering == len(self.asked) else 0))
         chosen = self.decide(now_s, certain, wanted, times, guaranteed=self._training.value < SHARE)
-        self._count(now_s, len(self.rollouts) + free, len(self.rollouts) + free - chosen.running - chosen.prompts)
+        might = len(self.rollouts) + (len(wanted.prompts) if chosen.running == len(self.rollouts) else 0)
+        self._count(now_s, might, might - chosen.running - chosen.prompts)
         return entering, chosen
 
     def _count(self, now_s: float, wanted: int, withheld: int) -> None:

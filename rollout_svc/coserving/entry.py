@@ -16,17 +16,22 @@ class RolloutEntry:
         self._scheduler = scheduler
         self._lengths = {True: Lengths(), False: Lengths()}  # of urgent requests, and of rollouts
         self._serving_blocks = Peak()
+        self._reserved = 0
 
     def ended(self, request: Request) -> None:
         """Learn from the length of a request that ended."""
         if request.num_output_tokens > 1:  # not aborted at its begin, and no check
             self._lengths[is_urgent(request)].add(request.num_output_tokens)
 
+    def reserve(self, urgent: list[Request]) -> None:
+        """Before each step: keep blocks for `urgent`, which wait, and as many as served requests had lately."""
+        waiting = sum(map(self._scheduler.blocks, urgent))
+        serving = waiting + sum(map(self._scheduler.blocks, self._scheduler.serving))
+        most_blocks = self._scheduler.cache_config.num_gpu_blocks or 0
+        self._reserved = waiting + min(self._serving_blocks.of(serving, time.monotonic()) - serving, most_blocks // 2)
+
     def rollouts(self, urgent: list[Request], most: int, limit: Cut | None) -> list[Request]:
         """At most `most` waiting rollouts that may enter, the next ones behind `urgent`."""
-        serving = sum(map(self._scheduler.blocks, (*urgent, *self._scheduler.serving)))
-        most_blocks = self._scheduler.cache_config.num_gpu_blocks or 0
-        reserved = min(self._serving_blocks.of(serving, time.monotonic()) - serving, most_blocks // 2)
         after, lora = len(urgent), self._scheduler.lora_config
         assert lora is not None
         adapters = {adapter_of(request) for request in self._scheduler.running} - {0}
@@ -46,16 +51,13 @@ class RolloutEntry:
 
         if most > 0:  # each look into a heap costs comparisons
             first(self._scheduler.waiting, seek, after + PROMPTS_SEEN)
-        return found[: self._with_room(found, reserved + sum(map(self._scheduler.blocks, urgent)), limit)] if found else found
+        return found[: self._with_room(found, limit)] if found else found
 
-    def _with_room(self, prompts: list[Request], reserved: int, limit: Cut | None) -> int:
-        """Number of prompts, the first ones, that fit below the limit, and leave all running requests room to grow; one if none runs.
-
-        `reserved`: blocks for served requests that wait, or may come.
-        """
+    def _with_room(self, prompts: list[Request], limit: Cut | None) -> int:
+        """Number of prompts, the first ones, that fit below the limit, and leave all running requests room to grow; one if none runs."""
         scheduler, block = self._scheduler, self._scheduler.block_size
         groups, manager = len(scheduler.kv_cache_config.kv_cache_groups), scheduler.kv_cache_manager
-        free = block * (manager.block_pool.get_num_free_blocks() - reserved) // groups
+        free = block * (manager.block_pool.get_num_free_blocks() - self._reserved) // groups
         below = block * (limit.blocks - scheduler.blocks_of_rollouts()) // groups if limit is not None else free
         requests = [(self._left(request), request.num_output_tokens) for request in scheduler.running]
         most = sum(left for left, _ in requests)  # if none gave tokens back

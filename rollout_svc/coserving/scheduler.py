@@ -26,6 +26,7 @@ from rollout_svc.coserving.plan import (
     PROMPTS_SEEN,
     Certain,
     Due,
+    Plan,
     Share,
     Stream,
     Wanted,
@@ -169,6 +170,7 @@ class CoservingScheduler(ServingScheduler):
 
     def _make_room(self, urgent: list[Request]) -> None:
         """For requests with goals, running ones too, rollouts give up half of their blocks at once; for canaries, only what these need."""
+        self._entry.reserve(urgent)
         if urgent:
             self._free_slots(urgent)
         short = self._missing_blocks(self._with_goals(urgent)) if self._has_goals(urgent) else 0
@@ -240,7 +242,6 @@ class CoservingScheduler(ServingScheduler):
         """Waiting and running requests that may run; None: all. `free`: sequence slots for further rollouts."""
         if not self._has_goals(urgent):
             return self._chosen_without_goals(urgent, rollouts, free)
-        prompts = self._entry.rollouts(urgent, min(self._free_for_rollouts(rollouts, free), PROMPTS_PLANNED), self._cut)
         times = self._times = self._times or StepTime(self._profile)
         now_s, under_way_s = time.monotonic(), self._under_way_s(times)
         begins_s = now_s + under_way_s
@@ -264,19 +265,19 @@ class CoservingScheduler(ServingScheduler):
         later = zip(waiting_due[entering:], waiting_tokens[entering:], strict=True)
         waiting_due[entering:] = [due.sooner(times.expected_s(0, count)) for due, count in later]
         dues = [due.by_s(begins_s, step_s) for due in (*running_due, *waiting_due)]
-        inside, outside = filling, prompts if entering == len(urgent) else []
-        plan = decide(
-            now_s,
-            Certain(dues, decodes, prefill_tokens, under_way_s),
-            Wanted(len(decoding), [self._tokens(request) for request in (*inside, *outside)]),
-            times,
-            guaranteed=self._training.value < self._share,
-        )
-        self._count(plan.running + plan.prompts, len(decoding) + len(inside) + len(prompts))
+        certain, guaranteed = Certain(dues, decodes, prefill_tokens, under_way_s), self._training.value < self._share
+        inside, outside = [self._tokens(request) for request in filling], list[Request]()
+        plan = decide(now_s, certain, Wanted(len(decoding), inside), times, guaranteed=guaranteed)
+        if plan == Plan(len(decoding), len(inside)) and entering == len(urgent):  # which may enter is found out only then
+            outside = self._entry.rollouts(urgent, min(self._free_for_rollouts(rollouts, free), PROMPTS_PLANNED), self._cut)
+        if outside:
+            inside += [self._tokens(request) for request in outside]
+            plan = decide(now_s, certain, Wanted(len(decoding), inside), times, guaranteed=guaranteed)
+        self._count(plan.running + plan.prompts, len(decoding) + len(inside))
         held = by_adapter(decoding)[plan.running :] if plan.running < len(decoding) else []
-        hidden = set(map(id, (*held, *inside[plan.prompts :])))
+        hidden = set(map(id, (*held, *filling[plan.prompts :])))
         running = [request for request in self.running if id(request) not in hidden] if hidden else self.running
-        return [*urgent[:entering], *outside[: max(0, plan.prompts - len(inside))]], running
+        return [*urgent[:entering], *outside[: max(0, plan.prompts - len(filling))]], running
 
     def _chosen_without_goals(self, urgent: list[Request], rollouts: list[Request], free: int) -> Chosen | None:
         """As `_chosen`. All of a training step's prompts in one engine step would make a request late that comes during it."""
