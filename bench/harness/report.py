@@ -110,7 +110,7 @@ def commit() -> str:
     """`BENCH_COMMIT`, or the checked-out commit, marked where files differ from it; empty without git or outside a repository."""
     if given := os.environ.get("BENCH_COMMIT"):
         return given
-    command = ["git", "describe", "--always", "--abbrev=12", "--dirty"]
+    command = ["git", "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False).stdout.strip()
     except FileNotFoundError:

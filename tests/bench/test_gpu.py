@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -226,6 +227,18 @@ def test_without_git_the_commit_is_the_given_one_or_unknown(tmp_path: Path, monk
     assert report.commit() == ""
     monkeypatch.setenv("BENCH_COMMIT", "abc")
     assert report.commit() == "abc"
+
+
+def test_behind_a_tag_too_the_commit_is_its_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BENCH_COMMIT", raising=False)
+    monkeypatch.setattr(report, "ROOT", tmp_path)
+    (tmp_path / "file").write_text("text")
+    by = ("-c", "user.name=test", "-c", "user.email=test@example.com")
+    for command in (["init", "-q"], ["add", "file"], [*by, "commit", "-qm", "first"], [*by, "tag", "-am", "first", "v1.0.0"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    assert re.fullmatch("[0-9a-f]{12}", report.commit())
+    (tmp_path / "file").write_text("changed")
+    assert re.fullmatch("[0-9a-f]{12}-dirty", report.commit())
 
 
 def test_a_random_model_says_words_with_vowels_for_tokens_that_the_tiny_tokenizer_lacks(tmp_path: Path) -> None:
