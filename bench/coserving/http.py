@@ -95,11 +95,12 @@ def back_s(changes: Sequence[tuple[float, int, int]], ended_s: float) -> float:
 
 
 async def _stopped(at: Scene, seconds: float) -> dict[str, Any]:
-    """SIGSTOP of the second sampler after `seconds`, for twice as long, and when the turns of its tasks went on."""
-    own = queue(POOL, ACCELERATORS[-1])
+    """SIGSTOP of the sampler that is home to most turns after `seconds`, for twice as long, and when these went on."""
     async with await at.bus() as bus, overheard(at.nats_url, at.creds) as heard:
         await asyncio.sleep(seconds)
-        processes, stopped_s = family(at.process(at.names("rollout")[-1])), time.time()
+        queues = [queue(POOL, name) for name in ACCELERATORS]
+        own = max(queues, key=lambda each: sum(one.subject.startswith(f"prompts.sample.{each}.") for one in heard))
+        processes, stopped_s = family(at.process(at.names("rollout")[queues.index(own)])), time.time()
         for one in processes:
             one.suspend()
         pending = (await bus.streams.queue(rollout_samples(own))).pending
@@ -194,6 +195,7 @@ def checks(goals: Goals, split: dict[str, Any], homes: dict[str, Any], overload:
         at_least("day: turns at home", homes["at_home"], 0.9),
         at_most("day: changes of direction a minute", max(homes["turns_per_min"]), 1.0),
         at_most("burst: seconds until room is back", max(homes["back_s"]), 20.0),
+        at_least("stopped: turns that it had begun", stopped["begun"]["turns"], 1),
         at_most("stopped: seconds to the last waiting turn", stopped["waiting"]["max"], soon_s),
         at_most("stopped: seconds to turns sent later, p90", stopped["later"]["p90"], soon_s),
         at_most("stopped: seconds to the last begun turn", stopped["begun"]["max"], soon_s + lease_s),

@@ -77,7 +77,7 @@ def test_each_check_says_what_was_seen_and_wanted_and_losses_too() -> None:
     day |= {
         "turns_per_min": [0.2, 1.2],
         "back_s": [0.0, 17.0],
-        "stopped": {"turn_p90_s": 1.5, "waiting": late, "begun": late, "later": late},
+        "stopped": {"turn_p90_s": 1.5, "waiting": late, "begun": late | {"turns": 0}, "later": late},
     }
     overload = {
         "refusal_ms": {"p99": 40.0},
@@ -91,7 +91,8 @@ def test_each_check_says_what_was_seen_and_wanted_and_losses_too() -> None:
     losses = {one["check"]: (one["found"], one["goal"]) for one in found if not one["holds"]}
     assert losses == {
         "day: changes of direction a minute": (1.2, "<= 1"),
+        "stopped: turns that it had begun": (0, ">= 1"),
         "overload: admitted requests that met both goals": (0.94, ">= 0.95"),
         "tasks' states other than running": (1, "<= 0"),
     }
-    assert len(found) == 14
+    assert len(found) == 15
