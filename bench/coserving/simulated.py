@@ -3,12 +3,13 @@
 Left out: KV pressure, adapters, and the scheduler, which sends all groups of a step to the task's home.
 """
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log
 from random import Random
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -40,21 +41,28 @@ MEDIAN, DEVIATIONS = 100, 2.5
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of a step: fixed, for each decode, for each prompt token."""
+    """Seconds of a step: of so many decodes, linear between those that were measured, and for each prompt token."""
 
-    fixed_s: float
-    decode_s: float
+    decodes: tuple[float, ...]
+    seconds: tuple[float, ...]
     token_s: float
 
     @classmethod
-    def of(cls, ttft_s: float, tpot_s: float, tokens_per_s: float) -> "Cost":
-        """From a first and a further token alone, and from rollout tokens without serving, all `SEATS` in use."""
+    def of(cls, ttft_s: float, tpot_s: float, tokens_per_s: float, beside: Mapping[int, float] = MappingProxyType({})) -> "Cost":
+        """From a first and a further token alone, and from rollout tokens without serving, all `SEATS` in use.
+
+        `beside`: seconds of a further token with so many rollouts beside it.
+        """
         each = sum(ROLLOUT_TOKENS) / 2
         rows = ((1, 0, PROMPT), (1, 1, 0), (1, SEATS * (1 - 1 / each), SEATS * ROLLOUT_PROMPT / each))
-        return cls(*np.linalg.solve(np.array(rows), np.array((ttft_s, tpot_s, SEATS / tokens_per_s))).tolist())
+        fixed_s, decode_s, token_s = np.linalg.solve(np.array(rows), np.array((ttft_s, tpot_s, SEATS / tokens_per_s))).tolist()
+        points = {0: fixed_s, 1: tpot_s} | {1 + count: took_s for count, took_s in beside.items()} | {SEATS: fixed_s + decode_s * SEATS}
+        return cls(tuple(points), tuple(points.values()), token_s)
 
     def step_s(self, decodes: int, tokens: int) -> float:
-        return self.fixed_s + self.decode_s * decodes + self.token_s * tokens
+        after = min(max(1, bisect_right(self.decodes, decodes)), len(self.decodes) - 1)
+        (fewer, more), (least_s, most_s) = self.decodes[after - 1 : after + 1], self.seconds[after - 1 : after + 1]
+        return least_s + (most_s - least_s) * (decodes - fewer) / (more - fewer) + self.token_s * tokens
 
 
 class Wrong(StepTime):

@@ -1,7 +1,8 @@
 """SIMULATION: a day on six engines of rollouts and eight that serve and lend, on discrete events.
 
-Steps take what a measured engine's do: their three costs come from two of its arms, serving alone and training alone, and rollout tokens of
-others are predicted. Nothing is said unless the predictions are near what was measured, by the very modules that decide here.
+Steps take what a measured engine's do: their costs are those of serving alone, of training alone, and of further tokens beside as many
+rollouts as caps let in. Rollout tokens of other arms, and of one cap, are predicted. Nothing is said unless the predictions are near what
+was measured, by the very modules that decide here.
 """
 
 import hashlib
@@ -100,7 +101,9 @@ def measured(arms: dict[str, Any]) -> tuple[Cost, Goals, float, list[Point]]:
     sampled = {(one["load"], one["arm"]): one["tokens_per_s"] for one in arms["rows"]}
     ttft_s, tpot_s, rate = arms["goals_ms"]["ttft"] / 1e3, arms["goals_ms"]["tpot"] / 1e3, arms["attained_per_s"]
     points = [Point(arm, share * rate, sampled[load, arm]) for load, share in LOADS.items() for arm in ARMS if (load, arm) in sampled]
-    return Cost.of(ttft_s / TTFT, tpot_s / TPOT, sampled["30 %", "training"]), Goals(ttft_s, tpot_s), rate, points
+    light = {one["arm"]: one for one in arms["rows"] if one["load"] == "30 %"}
+    caps = {int(name.removeprefix("cap-")): one["tpot_p50"] / 1e3 for name, one in light.items() if name.startswith("cap-")}
+    return Cost.of(ttft_s / TTFT, tpot_s / TPOT, sampled["30 %", "training"], caps), Goals(ttft_s, tpot_s), rate, points
 
 
 def predictions(points: Sequence[Point], cost: Cost, goals: Goals, seconds: float, needed: int = POINTS) -> list[Row]:

@@ -1,6 +1,6 @@
 """The simulator of `python -m bench.coserving simulator`: cases computed by hand, and that it says nothing of what was not compared."""
 
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,6 +28,13 @@ def test_costs_of_steps_are_those_of_which_measurements_consist() -> None:
     assert COST.step_s(1, 0) == pytest.approx(0.0046)
     assert COST.step_s(0, PROMPT) == pytest.approx(0.0145)
     assert SEATS / COST.step_s(SEATS, ROLLOUT_PROMPT * SEATS // 120) == pytest.approx(5371, rel=0.02)
+
+
+def test_costs_between_measured_ones_are_linear_and_go_on_beyond_the_last() -> None:
+    bent = Cost.of(ttft_s=0.0145, tpot_s=0.0046, tokens_per_s=5371, beside={16: 0.008, 32: 0.009})
+    assert [bent.step_s(1 + beside, 0) for beside in (0, 8, 16, 24, 32)] == pytest.approx([0.0046, 0.0063, 0.008, 0.0085, 0.009])
+    assert bent.step_s(SEATS, 7) == pytest.approx(COST.step_s(SEATS, 7))
+    assert bent.step_s(SEATS + 31, 0) - bent.step_s(SEATS, 0) == pytest.approx(bent.step_s(SEATS, 0) - bent.step_s(33, 0))
 
 
 def test_request_alone_takes_a_step_for_its_prompt_and_one_for_each_further_token() -> None:
@@ -144,15 +151,21 @@ def test_rollouts_handed_back_begin_anew() -> None:
 
 def arms(**changes: Any) -> dict[str, Any]:
     """What `arms` would have written."""
-    rows = [{"load": "30 %", "arm": "training", "tokens_per_s": 5371}]
-    rows += [{"load": load, "arm": arm, "tokens_per_s": 3000} for load in ("30 %", "70 %") for arm in ("slices", "cap-16", "ours", "order")]
+    rows: list[dict[str, Any]] = [{"load": "30 %", "arm": "training", "tokens_per_s": 5371}]
+    rows += [
+        {"load": load, "arm": arm, "tokens_per_s": 3000, "tpot_p50": tpot_ms}
+        for load, tpot_ms in (("30 %", 8.5), ("70 %", 9.5))
+        for arm in ("slices", "cap-16", "ours", "order")
+    ]
     return {"digest": simulator.digest(), "rows": rows, "goals_ms": {"ttft": 72.5, "tpot": 9.2}, "attained_per_s": RATE, **changes}
 
 
 def test_points_are_those_of_the_arms() -> None:
     cost, goals, rate, points = simulator.measured(arms())
     assert (goals, rate) == (GOALS, RATE)
-    assert astuple(cost) == pytest.approx(astuple(COST))
+    expected = Cost.of(0.0145, 0.0046, 5371, {16: 0.0085})
+    assert cost.decodes == expected.decodes
+    assert cost.seconds == pytest.approx(expected.seconds), "the caps' steps are those of the light load"
     assert [(one.arm, one.rate) for one in points] == [(one.arm, one.rate) for one in POINTS]
 
 
