@@ -5,7 +5,7 @@ import time
 from vllm.v1.request import Request
 
 from rollout_svc.coserving.plan import PROMPTS_SEEN
-from rollout_svc.coserving.preemption import ServingScheduler, adapter_of, first, is_urgent
+from rollout_svc.coserving.preemption import ServingScheduler, adapter_of, adapters_of, first, is_urgent
 from rollout_svc.coserving.pressure import Cut, Lengths, Peak, growth
 
 
@@ -34,7 +34,7 @@ class RolloutEntry:
         """At most `most` waiting rollouts that may enter, the next ones behind `urgent`."""
         after, lora = len(urgent), self._scheduler.lora_config
         assert lora is not None
-        adapters = {adapter_of(request) for request in self._scheduler.running} - {0}
+        adapters = adapters_of(self._scheduler.running)
         found: list[Request] = []
 
         def seek(request: Request) -> bool:
@@ -60,7 +60,7 @@ class RolloutEntry:
         free = block * (manager.block_pool.get_num_free_blocks() - self._reserved) // groups
         below = block * (limit.blocks - scheduler.blocks_of_rollouts()) // groups if limit is not None else free
         requests = [(self._left(request), request.num_output_tokens) for request in scheduler.running]
-        most = sum(left for left, _ in requests)  # if none gave tokens back
+        most = sum(left for left, _ in requests)  # if none released tokens
         tokens = 0
         for count, request in enumerate(prompts):
             # A preempted rollout's blocks may still be cached, but they count as free.

@@ -10,7 +10,7 @@ without. Reserving the blocks that rollouts may need at most would leave most of
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from copy import copy
 from typing import Any
@@ -63,7 +63,7 @@ class ServingScheduler(AsyncScheduler):
         short = len(self.running) + len(urgent) - self.max_num_running_reqs
         for rollout in self._rollouts()[:short] if short > 0 else ():
             self._preempt_rollout(rollout)
-        wanted = {adapter_of(request) for request in [*urgent, *self.serving]} - {0}
+        wanted = adapters_of([*urgent, *self.serving])
         sharing = Counter(map(adapter_of, self.running))
         rarest = sorted(sharing.keys() - wanted - {0}, key=lambda adapter: sharing[adapter])
         unwanted = set(rarest[: max(0, len(wanted) + len(rarest) - self._most_adapters)])
@@ -99,8 +99,7 @@ class ServingScheduler(AsyncScheduler):
 
     def _limit_adapters(self, urgent: list[Request]) -> None:
         """Keep rollouts off the adapter slots reserved for serving; running requests keep theirs."""
-        running = {request.lora_request.lora_int_id for request in self.running if request.lora_request}
-        serving = {adapter_of(request) for request in [*urgent, *self.serving]} - {0}
+        running, serving = adapters_of(self.running), adapters_of([*urgent, *self.serving])
         assert self.lora_config is not None
         self.lora_config.max_loras = max(len(running), min(self._most_adapters, self._rollout_adapters + len(serving)))
 
@@ -128,6 +127,11 @@ def is_urgent(request: Request) -> bool:
 def adapter_of(request: Request) -> int:
     """Number of the request's adapter; 0 for the base model."""
     return request.lora_request.lora_int_id if request.lora_request else 0
+
+
+def adapters_of(requests: Iterable[Request]) -> set[int]:
+    """Numbers of their adapters, without the base model's 0."""
+    return {adapter_of(request) for request in requests} - {0}
 
 
 def first(queue: RequestQueue, wanted: Callable[[Request], bool], most: int | None = None) -> list[Request]:

@@ -27,9 +27,9 @@ class Lengths:
         self._ordered = None
 
     def left(self, tokens: int, most: int) -> int:
-        """Tokens that follow `tokens`, `most` altogether: the median of requests that got further; if none did, as many again.
+        """Estimated tokens after the first `tokens`: the median of requests that sampled more; if none did, another `tokens`.
 
-        0 as long as no request has ended.
+        `most`: maximum of the request, these included. Returns: 0 as long as no request has ended.
         """
         ordered = self._ordered = sorted(self._latest) if self._ordered is None else self._ordered
         longer = bisect_right(ordered, tokens)
@@ -38,15 +38,15 @@ class Lengths:
 
 
 def growth(requests: Iterable[tuple[int, int]]) -> int:
-    """Maximum tokens, beyond today's, that requests will have at one time, if each samples one in each step.
+    """Maximum tokens that requests will hold concurrently beyond their present ones, if each samples one in each step.
 
-    `requests`: of each, tokens left, and those that it gives back when it ends besides these.
+    `requests`: of each, tokens left, and present ones that it releases when it ends.
     """
     ordered = sorted(requests)
-    most = given_back = 0
+    most = released = 0
     for ended, (left, held) in enumerate(ordered):
-        most = max(most, left * (len(ordered) - ended) - given_back)
-        given_back += held
+        most = max(most, left * (len(ordered) - ended) - released)
+        released += held
     return most
 
 

@@ -78,9 +78,9 @@ def require_names(scheduler: object) -> None:
 
 
 def by_adapter(rollouts: list[Request]) -> list[Request]:
-    """The order in which they run beside requests: those with the oldest one's adapter, then those with the next one's, and so on.
+    """Rollouts grouped by adapter, the group with the oldest rollout first: the order in which they run beside requests.
 
-    Each adapter in a batch costs time, and the training step of few tasks ends sooner than that of all.
+    Each adapter in a batch costs time, and the training steps of few tasks end sooner than those of all.
     """
     groups: dict[int, list[Request]] = {}
     for request in rollouts:
